@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -149,9 +150,7 @@ func TestPartsAreNeverJoinedToAnotherBlock(t *testing.T) {
 			got, err := join(change(random, split(random, block), split(random, other)))
 			if err != nil {
 				refused++
-				if !errors.Is(err, failure.ErrProtocol) {
-					t.Errorf("%s, seed %d: %v", name, seed, err)
-				}
+				check.Is(t, err, failure.ErrProtocol, "%s, seed %d", name, seed)
 			}
 			for _, b := range got {
 				if !proto.Equal(b, block) && !proto.Equal(b, other) {
@@ -222,7 +221,5 @@ func TestChangesOfAHeaderAreSeen(t *testing.T) {
 			t.Errorf("seed %d: part %d of %d has changed: %v, %v", seed, i, len(parts), blocks, err)
 		}
 	}
-	if _, err := new(blockJoiner).add(&seqledgerv1.Block{}); !errors.Is(err, failure.ErrProtocol) {
-		t.Errorf("a block without a header: %v", err)
-	}
+	check.Is(t, check.Err(new(blockJoiner).add(&seqledgerv1.Block{})), failure.ErrProtocol, "a block without a header")
 }

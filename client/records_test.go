@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -125,10 +126,8 @@ func TestRecordCallsAreRepeated(t *testing.T) {
 	c := must.Get(client.New(client.Options{Server: server.URL}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, owner := t.Context(), &seqledgerv1.Ownership{Token: 7}
-	if r, err := c.Reserve(ctx, &seqledgerv1.ReserveRequest{AttemptId: []byte("attempt")}); err != nil ||
-		r.GetToken() != 7 {
-		t.Errorf("Reserve: %v, %v", r, err)
-	}
+	check.Equal(t, must.Get(c.Reserve(ctx, &seqledgerv1.ReserveRequest{AttemptId: []byte("attempt")}))(t).GetToken(), 7,
+		"Reserve: %v")
 	done, err := c.Complete(ctx, &seqledgerv1.CompleteRequest{Owner: owner, Response: []byte("done")})
 	wantOK(t, "Complete", done.GetOutcome(), err)
 	rejected, err := c.Reject(ctx, &seqledgerv1.RejectRequest{Owner: owner})
@@ -148,17 +147,13 @@ func TestRecordCallsAreRepeated(t *testing.T) {
 	}
 	var tokens []uint64
 	for r, err := range c.ListRecords(ctx, &seqledgerv1.ListRecordsRequest{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		tokens = append(tokens, r.GetToken())
 	}
 	if len(tokens) != 3 || tokens[2] != 2 {
 		t.Errorf("ListRecords: %v", tokens)
 	}
-	if len(s.requests) != 10 {
-		t.Errorf("%d procedures were called", len(s.requests))
-	}
+	check.Equal(t, len(s.requests), 10, "%d procedures were called")
 	for name, sent := range s.requests {
 		if len(sent) < 2 || !proto.Equal(sent[0], sent[1]) {
 			t.Errorf("%s was sent as %v", name, sent)

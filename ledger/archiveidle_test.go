@@ -157,9 +157,8 @@ func TestDamage_ArchiveID(t *testing.T) {
 			continue
 		}
 		other++
-		if _, err := archive.Open(archive.Directory(to), read); !errors.Is(err, archive.ErrOther) {
-			t.Errorf("%s: %q opens the archive %q: %v", what, b, id, err)
-		}
+		check.Is(t, check.Err(archive.Open(archive.Directory(to), read)), archive.ErrOther,
+			"%s: %q opens the archive %q", what, b, id)
 	}
 	t.Logf("damaged ARCHIVE: %d: refused %d, of another archive %d", len(damaged), refused, other)
 	check.Equal(t, must.Get(parseArchiveID(whole))(t), id, "%q reads as %q", whole)

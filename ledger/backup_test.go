@@ -404,9 +404,7 @@ func TestBackupOneAtATime(t *testing.T) {
 		done <- err
 	}()
 	<-w.reached
-	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrBackupRefused) {
-		t.Errorf("a second backup: %v", err)
-	}
+	check.Is(t, check.Err(l.Backup(t.Context(), io.Discard, unlimited)), ledger.ErrBackupRefused, "a second backup")
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed) // is not held up
 	close(w.open)
 	must.Do(t, <-done)
@@ -418,14 +416,11 @@ func TestBackupEnds(t *testing.T) {
 	l := open(t, ledger.Options{})
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
 	broken := errors.New("broken pipe")
-	if _, err := l.Backup(t.Context(), failAfter(1000, broken, io.Discard), unlimited); !errors.Is(err, broken) {
-		t.Errorf("a writer that fails: %v", err)
-	}
+	check.Is(t, check.Err(l.Backup(t.Context(), failAfter(1000, broken, io.Discard), unlimited)), broken,
+		"a writer that fails")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Backup(ctx, io.Discard, unlimited); !errors.Is(err, context.Canceled) {
-		t.Errorf("a context that has ended: %v", err)
-	}
+	check.Is(t, check.Err(l.Backup(ctx, io.Discard, unlimited)), context.Canceled, "a context that has ended")
 	refused := errors.New("refused")
 	if _, err := l.Backup(t.Context(), io.Discard,
 		ledger.BackupOptions{Begin: func(backupfile.Info) error { return refused }}); !errors.Is(err, refused) {
@@ -443,12 +438,8 @@ func TestBackupEnds(t *testing.T) {
 	<-w.reached
 	close(w.open)
 	closeLedger(t, l)
-	if err := <-done; !errors.Is(err, ledger.ErrClosed) {
-		t.Errorf("a backup of a ledger that was closed: %v", err)
-	}
-	if _, err := l.Backup(t.Context(), io.Discard, unlimited); !errors.Is(err, ledger.ErrClosed) {
-		t.Errorf("a backup after that: %v", err)
-	}
+	check.Is(t, <-done, ledger.ErrClosed, "a backup of a ledger that was closed")
+	check.Is(t, check.Err(l.Backup(t.Context(), io.Discard, unlimited)), ledger.ErrClosed, "a backup after that")
 }
 
 // failAfter returns a writer that fails behind so many bytes.

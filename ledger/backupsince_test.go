@@ -176,9 +176,7 @@ func refuses(t *testing.T, l *ledger.Ledger, base backupfile.Base, want string) 
 	if !errors.Is(err, backupfile.ErrBase) || !strings.Contains(err.Error(), want) || b.Len() > 0 {
 		t.Errorf("%v, want %q; %d bytes are written", err, want, b.Len())
 	}
-	if l.Err() != nil {
-		t.Errorf("the ledger has stopped: %v", l.Err())
-	}
+	must.Do(t, l.Err(), "the ledger has stopped")
 }
 
 func restoreChain(t testing.TB, files ...*backupfile.File) (dir string, info restore.Info) {
@@ -232,7 +230,6 @@ func TestRestoreRefusesChain(t *testing.T) {
 	if err != nil || len(report.Problems) != 1 || !strings.HasSuffix(report.Problems[0].Where, " of damaged") {
 		t.Errorf("verify of it: %+v, %v", report, err)
 	}
-	if _, err := restore.Chain(t.Context(), []backupfile.File{*full, *since}, restoreTo(dir)); err != nil {
-		t.Errorf("the good ones afterwards: %v", err)
-	}
+	must.Do(t, check.Err(restore.Chain(t.Context(), []backupfile.File{*full, *since}, restoreTo(dir))),
+		"the good ones afterwards")
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,9 +48,7 @@ func TestClockFollowsTheLog(t *testing.T) {
 		}
 		want(50)
 		day := int64(24 * time.Hour)
-		if _, err := c.set(time.Unix(0, 31*day), 0, false); !errors.Is(err, datadir.ErrClock) {
-			t.Error(err)
-		}
+		check.Is(t, check.Err(c.set(time.Unix(0, 31*day), 0, false)), datadir.ErrClock)
 		want(50)
 		if step, err := c.set(time.Unix(0, 30*day), 0, false); step != time.Duration(30*day-50) || err != nil {
 			t.Error(step, err)

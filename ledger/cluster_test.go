@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
@@ -207,20 +208,9 @@ func awaitStatus(t *testing.T, n *clusterNode, what string, is func(cluster.Stat
 // leader.
 func awaitLeaderStatus(t *testing.T, nodes []*clusterNode, what string, is func(cluster.Status) bool) {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !slices.ContainsFunc(nodes, func(n *clusterNode) bool { return is(n.Cluster().Status()) }) {
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			for _, n := range nodes {
-				t.Errorf("never saw %s: %+v", what, n.Cluster().Status())
-			}
-			t.FailNow()
-		}
-	}
+	must.Await(t, func() bool {
+		return slices.ContainsFunc(nodes, func(n *clusterNode) bool { return is(n.Cluster().Status()) })
+	}, what)
 }
 
 // Three nodes take writes. The leader stops, the remaining two continue with all writes, and the node that comes back
@@ -487,9 +477,7 @@ func TestLeaderWithAHungStateIsReplaced(t *testing.T) {
 		t.Errorf("it is stalled: %+v", s)
 	}
 	err = onLeader(t, others, func(l *clusterNode) error { return l.Cluster().TransferLeadership(ctx, self) })
-	if !errors.Is(err, cluster.ErrNoSuccessor) {
-		t.Errorf("a transfer to it: %v", err)
-	}
+	check.Is(t, err, cluster.ErrNoSuccessor, "a transfer to it")
 	close(hang)
 	must.Do(t, <-read)
 	next := awaitLeader(t, others...)
@@ -549,9 +537,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		left = leader
 		return leader.Cluster().Remove(t.Context(), leader.Cluster().Status().Self, false)
 	})
-	if !errors.Is(err, cluster.ErrNoChange) {
-		t.Fatal("the leader was asked to remove itself, and said", err)
-	}
+	must.Is(t, err, cluster.ErrNoChange, "the leader was asked to remove itself, and said")
 	id := left.Cluster().Status().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
 		handOver(t, nodes, id)
@@ -574,9 +560,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		err := onLeader(t, nodes, func(leader *clusterNode) error {
 			return leader.Cluster().Remove(t.Context(), unknown, false)
 		})
-		if !errors.Is(err, cluster.ErrNoSuchNode) {
-			t.Errorf("node %d: %v", unknown, err)
-		}
+		check.Is(t, err, cluster.ErrNoSuchNode, "node %d", unknown)
 	}
 }
 
@@ -638,9 +622,7 @@ func TestReadsOfANodeThatIsCutOff(t *testing.T) {
 		t.Errorf("a write: %v", err)
 	}
 	stale := read.WithStale(t.Context(), new(read.Stale))
-	if err := left.View(stale, func(machine.View) error { return nil }); err != nil {
-		t.Errorf("a stale read: %v", err)
-	}
+	must.Do(t, left.View(stale, func(machine.View) error { return nil }), "a stale read")
 }
 
 // A read that was given up keeps no place at a node that is cut off: others are refused because there is no leader, and

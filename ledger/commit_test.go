@@ -122,9 +122,7 @@ func TestFullQueue(t *testing.T) {
 	for _, s := range queued {
 		must.Get(s.Wait(t.Context()))(t)
 	}
-	if err := <-waits; err != nil {
-		t.Errorf("the stream that waited: %v", err)
-	}
+	must.Do(t, <-waits, "the stream that waited")
 	check.Equal(t, l.Stats().QueuedBytes, 0, "%d bytes are queued in an idle ledger")
 }
 
@@ -244,13 +242,9 @@ func TestFailureAnswersEverything(t *testing.T) {
 	if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrFailed) || !errors.Is(err, cause) {
 		t.Errorf("write after the failure: %v", err)
 	}
-	if err := l.View(t.Context(), func(machine.View) error { return nil }); !errors.Is(err, cause) {
-		t.Errorf("read after the failure: %v", err)
-	}
+	check.Is(t, l.View(t.Context(), func(machine.View) error { return nil }), cause, "read after the failure")
 	for _, err := range l.Watch(t.Context(), testScope, 2) {
-		if !errors.Is(err, cause) {
-			t.Errorf("watch after the failure: %v", err)
-		}
+		check.Is(t, err, cause, "watch after the failure")
 	}
 	if err := l.Close(); err != nil && !errors.Is(err, cause) {
 		t.Errorf("close: %v", err)

@@ -94,9 +94,7 @@ func makeStateImage(t *testing.T, d *stateImage) *stateImage {
 	d.read(t, dir, small)
 	life := &stateLife{}
 	must.Do(t, d.put(path, d.content, d.sums, d.blocks))
-	if err := d.live(life, path); err != nil {
-		t.Fatalf("the life of a sound state: %v", err)
-	}
+	must.Do(t, d.live(life, path), "the life of a sound state")
 	d.want = life.said
 	return d
 }

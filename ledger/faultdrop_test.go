@@ -109,16 +109,13 @@ func wantDropped(t *testing.T, run faultRun, dir string) {
 		if sequence%10 != 1 {
 			continue
 		}
-		err = l.View(t.Context(), func(v machine.View) error {
+		must.Do(t, l.View(t.Context(), func(v machine.View) error {
 			e, err := v.Entity(scope, fmt.Sprintf("kept/%d", sequence))
 			if err == nil && !bytes.Equal(e.Value, dropValue(sequence)) {
 				err = fmt.Errorf("it is %d bytes", len(e.Value))
 			}
 			return err
-		})
-		if err != nil {
-			t.Errorf("the value of write %d: %v", sequence, err)
-		}
+		}), "the value of write %d", sequence)
 	}
 	out, err := l.Write(t.Context(), dropWrite(last+1))
 	if err != nil || out.Code != machine.Committed && out.Code != machine.Replayed {

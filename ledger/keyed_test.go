@@ -51,10 +51,7 @@ func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Co
 func TestOneOwnerAmongMany(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
-	l, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), o))(t)
 	response := bytes.Repeat([]byte("response "), 1_000)
 	var owners, replays sync.Map
 	var group sync.WaitGroup
@@ -382,9 +379,7 @@ func TestACommandOutlivesItsCaller(t *testing.T) {
 		later = propose
 		return machine.Outcome{}, gone
 	})
-	if !errors.Is(err, gone) {
-		t.Fatal(err)
-	}
+	must.Is(t, err, gone)
 	for i := range 10 {
 		mustKeyed(t, l, keyedCommand(l, fmt.Sprint("another ", i), 2), machine.Keyed(keyed.Acquired))
 	}

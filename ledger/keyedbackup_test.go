@@ -51,13 +51,7 @@ func TestKeyedRecordsAreRestored(t *testing.T) {
 
 func awaitDropped(t *testing.T, l *ledger.Ledger) {
 	t.Helper()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(time.Minute); l.Stats().DroppedFiles == 0; <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is dropped")
-		}
-	}
+	must.Await(t, func() bool { return l.Stats().DroppedFiles > 0 }, "a file to be dropped")
 }
 
 // keptIsRestored restores backups, or the directory where there are none, and verifies what it takes and what it makes.
@@ -73,9 +67,7 @@ func keptIsRestored(t *testing.T, what, dir string, from []backupfile.File, to s
 		}
 		_, err = restore.Chain(t.Context(), from, restoreTo(to))
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	must.Do(t, err, "%s", what)
 	if report, err = verify.Directory(t.Context(), to, verify.Options{}); err != nil || len(report.Problems) != 0 {
 		t.Fatalf("%s is restored: %+v, %v", what, report, err)
 	}

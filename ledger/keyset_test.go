@@ -131,10 +131,7 @@ func TestMissingRecordsAreKnown(t *testing.T) {
 	t.Logf("seed %d", seed)
 	draw := rand.New(rand.NewPCG(seed, 0))
 	for range 2 {
-		l, err := Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(Open(t.Context(), o))(t)
 		for range 60 {
 			changeSomeRecord(t, l, draw)
 		}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -170,9 +171,7 @@ func runAndKill(t *testing.T, variable, dir string, after int, acknowledged map[
 		}
 		must.Do(t, err)
 		var writer, sequence, index uint64
-		if _, err := fmt.Sscan(line, &writer, &sequence, &index); err != nil {
-			t.Fatalf("child said %q: %v", line, err)
-		}
+		must.Do(t, check.Err(fmt.Sscan(line, &writer, &sequence, &index)), "child said %q", line)
 		if before, ok := acknowledged[[2]uint64{writer, sequence}]; ok && before != index {
 			t.Fatalf("writer %d sequence %d was acknowledged at index %d, and its retry at %d", writer, sequence,
 				before, index)

@@ -208,9 +208,7 @@ func TestCloseFinishesWhatWasAccepted(t *testing.T) {
 					started <- struct{}{}
 				}
 				if err != nil {
-					if !errors.Is(err, ledger.ErrDraining) {
-						t.Errorf("writer %d: %v", i, err)
-					}
+					check.Is(t, err, ledger.ErrDraining, "writer %d", i)
 					return
 				}
 				if out.Code == machine.Committed {

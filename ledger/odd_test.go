@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -53,9 +54,8 @@ func TestLeftoversInAnyDirectory(t *testing.T) {
 		if err == nil {
 			t.Fatal("restored from nothing")
 		}
-		if _, err := os.Stat(filepath.Join(dir, "state.db.new-1")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("in %q the leftover is still there: %v", name, err)
-		}
+		check.Is(t, check.Err(os.Stat(filepath.Join(dir, "state.db.new-1"))), os.ErrNotExist,
+			"in %q the leftover is still there", name)
 	}
 }
 

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,8 +35,6 @@ func TestPacer(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)
 		send(1 << 30)
-		if err := p.wait(ctx, 1); !errors.Is(err, context.Canceled) {
-			t.Errorf("a wait that is cancelled: %v", err)
-		}
+		check.Is(t, p.wait(ctx, 1), context.Canceled, "a wait that is cancelled")
 	})
 }

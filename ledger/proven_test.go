@@ -245,9 +245,7 @@ func TestReplayThatDecidesOtherwise(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, machine.ErrDiverged) {
-		t.Errorf("a start with the other state: %v", err)
-	}
+	check.Is(t, err, machine.ErrDiverged, "a start with the other state")
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
 		t.Errorf("verify finds nothing: %v", err)

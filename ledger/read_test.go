@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -83,9 +84,7 @@ func TestViewWaitsForItsTurn(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.View(ctx, func(machine.View) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Error("got", err)
-	}
+	check.Is(t, l.View(ctx, func(machine.View) error { return nil }), context.Canceled)
 	for range cap(l.source.Views) {
 		<-l.source.Views
 	}

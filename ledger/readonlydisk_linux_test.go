@@ -68,9 +68,7 @@ func TestFault_ReadOnlyMount(t *testing.T) {
 		},
 	} {
 		for _, dir := range []string{dir, copied} {
-			if err := read(dir); err != nil {
-				t.Errorf("%s of %s: %v", what, dir, err)
-			}
+			must.Do(t, read(dir), "%s of %s", what, dir)
 		}
 	}
 	if _, err := datadir.Open(copied, datadir.Created); err == nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -125,10 +126,8 @@ func wantRecovered(t *testing.T, dir string, r recovery.Result, receipts []machi
 		report.Index != r.Index || report.Digest != r.Digest || report.LedgerID != r.LedgerID {
 		t.Errorf("%+v, %v, want %+v", report, err, r)
 	}
-	if _, err := recovery.Run(t.Context(), dir, slog.New(slog.DiscardHandler)); !errors.Is(err,
-		recovery.ErrNothingToRecover) {
-		t.Errorf("recovered twice: %v", err)
-	}
+	check.Is(t, check.Err(recovery.Run(t.Context(), dir, slog.New(slog.DiscardHandler))), recovery.ErrNothingToRecover,
+		"recovered twice")
 	n := startNode(t, dir, anyAddress)
 	mustHoldReceipts(t, n.Ledger, receipts, clients)
 	if s := n.Cluster().Status(); len(s.Members) != 1 || s.Members[0].ID != r.Before.Node || !s.Leader.Self {
@@ -153,14 +152,11 @@ func TestRecoverRefuses(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	single := t.TempDir()
 	l := open(t, ledger.Options{Dir: single})
-	if _, err := recovery.Run(t.Context(), single, quiet); !errors.Is(err, datadir.ErrInUse) {
-		t.Errorf("a ledger that is open: %v", err)
-	}
+	check.Is(t, check.Err(recovery.Run(t.Context(), single, quiet)), datadir.ErrInUse, "a ledger that is open")
 	closeLedger(t, l)
 	before := contents(t, single)
-	if _, err := recovery.Run(t.Context(), single, quiet); !errors.Is(err, recovery.ErrNothingToRecover) {
-		t.Errorf("a ledger of one node: %v", err)
-	}
+	check.Is(t, check.Err(recovery.Run(t.Context(), single, quiet)), recovery.ErrNothingToRecover,
+		"a ledger of one node")
 	if s, err := recovery.Inspect(single); err != nil || len(s.Members) != 1 || s.Node != 1 {
 		t.Errorf("it is %+v, %v", s, err)
 	}

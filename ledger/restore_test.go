@@ -219,9 +219,7 @@ func killedRestore(t *testing.T, from, dir string, step int, info backupfile.Inf
 		if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err == nil {
 			t.Errorf("step %d: verify takes half a restore for a ledger", step)
 		}
-		if err := restoreFrom(t, from, dir); err != nil {
-			t.Fatalf("step %d: restored again: %v", step, err)
-		}
+		must.Do(t, restoreFrom(t, from, dir), "step %d: restored again", step)
 		l = open(t, ledger.Options{Dir: dir})
 	case err != nil:
 		t.Fatalf("step %d: %v", step, err)
@@ -328,8 +326,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
-		if _, err := restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir)); err != nil {
-			t.Errorf("%s: the good one afterwards: %v", name, err)
-		}
+		must.Do(t, check.Err(restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir))),
+			"%s: the good one afterwards", name)
 	}
 }

@@ -155,9 +155,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 	} {
 		copied, dir := t.TempDir(), filepath.Join(t.TempDir(), "restored")
 		copySparse(t, copied, source)
-		if err := damage(copied); err != nil {
-			t.Fatal(name, err)
-		}
+		must.Do(t, damage(copied), "%v", name)
 		_, err := restore.Directory(t.Context(), copied, restoreTo(dir))
 		if err == nil || name != "lost state" && !verify.IsDamage(err) {
 			t.Errorf("%s: %v", name, err)
@@ -166,8 +164,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}
-		if _, err := restore.Directory(t.Context(), source, restoreTo(dir)); err != nil {
-			t.Errorf("%s: the good one afterwards: %v", name, err)
-		}
+		must.Do(t, check.Err(restore.Directory(t.Context(), source, restoreTo(dir))), "%s: the good one afterwards",
+			name)
 	}
 }

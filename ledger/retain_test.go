@@ -115,19 +115,10 @@ func (l *retainingLedger) awaitDrop() {
 
 func (l *retainingLedger) await(what string, done func() bool) {
 	l.Helper()
-	deadline := time.After(time.Minute)
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	for !done() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			l.Fatalf("waiting for %s", what)
-		}
-		if l.Err() != nil {
-			l.Fatalf("waiting for %s: %v", what, l.Err())
-		}
-	}
+	must.Await(l, func() bool {
+		must.Do(l, l.Err())
+		return done()
+	}, what)
 }
 
 func (l *retainingLedger) files() (names []string) {
@@ -304,9 +295,7 @@ func mustGoOn(t *testing.T, dir, what string, values map[string]string) {
 	l.awaitDrop()
 	l.wantValues(values)
 	check.Equal(t, len(l.audit()), 0, "%s: %v", what)
-	if err := l.Close(); err != nil {
-		t.Errorf("%s: %v", what, err)
-	}
+	must.Do(t, l.Close(), "%s", what)
 }
 
 // While a backup reads the files none is dropped; afterwards they are.

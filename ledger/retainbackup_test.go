@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
@@ -29,33 +28,21 @@ func retaining(t *testing.T, l *ledger.Ledger, from uint64) {
 		}
 		mustWrite(t, l, w, machine.Committed)
 	}
-	deadline := time.After(time.Minute)
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	for l.Stats().DroppedFiles == before {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("no file is dropped: %v", l.Err())
-		}
-		if l.Err() != nil {
-			t.Fatalf("no file is dropped: %v", l.Err())
-		}
-	}
+	must.Await(t, func() bool {
+		must.Do(t, l.Err())
+		return l.Stats().DroppedFiles > before
+	}, "a file to be dropped")
 }
 
 func wantLongValue(t *testing.T, l *ledger.Ledger, key string) {
 	t.Helper()
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		e, err := v.Entity(scope, key)
 		if err == nil && len(e.Value) != 50_000 {
 			err = errors.New("it has another value")
 		}
 		return err
-	})
-	if err != nil {
-		t.Errorf("entity %s: %v", key, err)
-	}
+	}), "entity %s", key)
 }
 
 func verifyRetained(t *testing.T, dir string) {

@@ -121,17 +121,14 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 func auditRetained(t *testing.T, dir string, acknowledged map[[2]uint64]uint64, archivedUpTo uint64) {
 	t.Helper()
 	archived := map[uint64]uint64{} // ledger index → sequence
-	err := archive.VisitScope(archive.Directory(archiveOf(dir)), scope, 1, func(
+	must.Do(t, archive.VisitScope(archive.Directory(archiveOf(dir)), scope, 1, func(
 		_ machine.BlockHeader, txs []machine.Transaction,
 	) bool {
 		for i := range txs {
 			archived[txs[i].Index] = txs[i].Sequence
 		}
 		return true
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	l := open(t, ledger.Options{Dir: filepath.Join(dir, "data")})
 	gone := 0
 	latest := [4]uint64{}

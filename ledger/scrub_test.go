@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
@@ -46,10 +47,8 @@ func TestScrubStopsTheNode(t *testing.T) {
 		t.Error(err)
 	}
 	_ = l.Close() // it says the same
-	if _, err := Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err,
-		machine.ErrCorrupt) {
-		t.Error("opened again:", err)
-	}
+	check.Is(t, check.Err(Open(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})),
+		machine.ErrCorrupt, "opened again")
 }
 
 // TestScrubOfBlocksStopsTheNode: a block that is damaged while the node runs, and that nothing reads,
@@ -95,8 +94,6 @@ func TestMissingPageSumsAreMadeAnew(t *testing.T) {
 		}
 		must.Do(t, err)
 		sums := boltstore.SumsPath(filepath.Join(dir, "state.db"))
-		if err := os.Remove(sums); err != nil {
-			t.Fatal("there were none:", err)
-		}
+		must.Do(t, os.Remove(sums), "there were none")
 	}
 }

@@ -51,10 +51,7 @@ func TestIdleLedgerEvictsStreams(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), idleInterval: time.Millisecond,
 		Config: machine.Config{EvictionInterval: 5_000}}
-	l, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), o))(t)
 	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 1)))(t).Code, machine.Committed)
 	must.Do(t, l.Close())
 	o.Clock = func() time.Time { return time.Now().Add(25 * time.Hour) }

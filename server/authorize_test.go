@@ -348,19 +348,14 @@ func TestCredentialLimits(t *testing.T) {
 		_ = second.Close()
 	}
 	mustSayWhen(t, err)
-	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
-		t.Error("one stream and one request are within the limits:", err)
-	}
+	must.Do(t, call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)),
+		"one stream and one request are within the limits")
 	_ = watch.Close()
 	_, a = g.as("slow")
-	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
-		t.Error("the first request:", err)
-	}
+	must.Do(t, call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)), "the first request")
 	mustSayWhen(t, call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)))
 	_, a = g.as("root")
-	if err := call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)); err != nil {
-		t.Error("another credential:", err)
-	}
+	must.Do(t, call(t, a.GetStatus, new(seqledgerv1.GetStatusRequest)), "another credential")
 }
 
 func mustSayWhen(t *testing.T, err error) {

@@ -69,10 +69,7 @@ func BenchmarkConvert(b *testing.B) {
 			}}},
 		})
 	}
-	data, err := proto.Marshal(m)
-	if err != nil {
-		b.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(b)
 	outcomes := make([]machine.Outcome, writes)
 	for i := range outcomes {
 		outcomes[i] = machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{

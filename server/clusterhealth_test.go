@@ -9,6 +9,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -54,9 +56,8 @@ func TestChangesKeepTheMajority(t *testing.T) {
 	}, reason)
 	leader.persist(t, writeOf("c", 1, appendOp("x")))
 	request := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: dead}}
-	if _, err := leader.admin.ChangeCluster(within(t), connect.NewRequest(request)); err != nil {
-		t.Error("the dead node is not removed:", err)
-	}
+	must.Do(t, check.Err(leader.admin.ChangeCluster(within(t), connect.NewRequest(request))),
+		"the dead node is not removed")
 }
 
 // TestLeaderWithoutRoomHandsOver: while another node has room on its disk, writes go on, and a node without room does

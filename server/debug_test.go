@@ -2,12 +2,12 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
@@ -71,9 +71,7 @@ func TestDebugRefusesOtherAddresses(t *testing.T) {
 	t.Parallel()
 	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
 	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
-	if err := s.ServeDebug(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
-		t.Error("got", err)
-	}
+	check.Is(t, s.ServeDebug(t.Context(), listener), server.ErrNotLoopback)
 	if _, err := listener.Accept(); err == nil {
 		t.Error("the listener must be closed")
 	}

@@ -53,9 +53,7 @@ func ownerOf(r *seqledgerv1.ReserveRequest, token uint64) *seqledgerv1.Ownership
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for ctx := within(t); !holds(); runtime.Gosched() {
-		if ctx.Err() != nil {
-			t.Fatalf("waiting for %s: %v", what, ctx.Err())
-		}
+		must.Do(t, ctx.Err(), "waiting for %s", what)
 	}
 }
 

@@ -3,7 +3,6 @@ package server_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"runtime"
@@ -141,9 +140,7 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 	t.Parallel()
 	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
 	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
-	if err := s.Serve(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
-		t.Error("got", err)
-	}
+	check.Is(t, s.Serve(t.Context(), listener), server.ErrNotLoopback)
 	if _, err := listener.Accept(); err == nil {
 		t.Error("the listener must be closed")
 	}
@@ -195,9 +192,7 @@ func TestReflection(t *testing.T) {
 		t.Error(files, err)
 	}
 	// The stream stays open, and must not hold up the drain.
-	if err := h.stop(); err != nil {
-		t.Error("a reflection stream held up the drain:", err)
-	}
+	must.Do(t, h.stop(), "a reflection stream held up the drain")
 	if status, err := stream.Close(); status != nil && err != nil {
 		t.Log(status, err)
 	}

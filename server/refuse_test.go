@@ -170,9 +170,7 @@ func TestLargestWrite(t *testing.T) {
 	request := writeOf("c", 1, appendOp(value), appendOp(value), appendOp(value), appendOp(value))
 	for name, options := range wire {
 		client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
-		if _, err := client.Write(t.Context(), connect.NewRequest(request)); err != nil {
-			t.Error(name, err)
-		}
+		must.Do(t, check.Err(client.Write(t.Context(), connect.NewRequest(request))), "%v", name)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -69,11 +70,9 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	for watch.Receive() && watch.Msg().GetBlock() == nil { // the first message has none
 	}
 	goneDetail(t, "Watch", watch.Err())
-	if _, err := h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{
+	must.Do(t, check.Err(h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{
 		Scope: scope(), Height: gone.FirstHeight,
-	})); err != nil {
-		t.Error("the first block that is kept:", err)
-	}
+	}))), "the first block that is kept")
 	state := h.clientState(t, &seqledgerv1.GetClientStateRequest{ClientId: "c", IncludeReceipts: true})
 	if n := len(state.Receipts); n == 0 || n >= len(receipts) || state.LastCommittedSequence != 12 {
 		t.Errorf("%d receipts are left of %d", n, len(receipts))

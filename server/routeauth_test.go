@@ -227,9 +227,7 @@ func TestForwardingWithClientCertificates(t *testing.T) {
 
 		// The nodes trust only each other about who a caller is.
 		peer := &url.URL{Scheme: "https", Host: peerOf(t, h)}
-		if err := speakAsNode(t, h, over(t, ofNode, true), peer, g.keys["writer"]); err != nil {
-			t.Error("a node is refused:", err)
-		}
+		must.Do(t, speakAsNode(t, h, over(t, ofNode, true), peer, g.keys["writer"]), "a node is refused")
 		stranger := trusting(t, "till-7", clients)
 		stranger.RootCAs = ofNode.RootCAs
 		none := stranger.Clone()

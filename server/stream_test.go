@@ -114,9 +114,7 @@ func TestReaderCommitsLoneWrites(t *testing.T) {
 			}
 			for i := range together {
 				w := writeOf("client of "+name, sequence+uint64(i)+1, appendOp("x"))
-				if err := stream.Send(frameOf(w)); err != nil {
-					t.Fatal(name, err)
-				}
+				must.Do(t, stream.Send(frameOf(w)), "%v", name)
 			}
 			for _, r := range receive(t, stream, together) {
 				if sequence++; r.GetReceipt().GetSequence() != sequence {

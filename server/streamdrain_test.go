@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -36,9 +37,7 @@ func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
 			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 			_ = stream.CloseRequest()
 			_ = stream.CloseResponse()
-			if err := <-stopped; err != nil {
-				t.Error("Serve must end without an error once all is answered:", err)
-			}
+			must.Do(t, <-stopped, "Serve must end without an error once all is answered")
 		})
 	}
 }
@@ -125,10 +124,8 @@ func TestDrainRefusesNewWrites(t *testing.T) {
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 	_, err = h.admin.UpdateConfig(t.Context(), connect.NewRequest(new(seqledgerv1.UpdateConfigRequest)))
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-	if _, err := h.client.GetEntity(t.Context(), connect.NewRequest(
-		&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"})); err != nil {
-		t.Error("reads go on:", err)
-	}
+	must.Do(t, check.Err(h.client.GetEntity(t.Context(), connect.NewRequest(
+		&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"}))), "reads go on")
 	if status, _ := h.get(t, "/readyz"); status != 503 {
 		t.Error("a draining server is not ready:", status)
 	}
@@ -206,9 +203,7 @@ func TestDrainIsBounded(t *testing.T) {
 		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 2_000 {
 			break
 		}
-		if ctx.Err() != nil {
-			t.Fatal("the writes are not committed:", ctx.Err())
-		}
+		must.Do(t, ctx.Err(), "the writes are not committed")
 	}
 	// Mostly Serve times out. A result that is sent only in the drain has less time to be read, and then only the
 	// stream is cut off.

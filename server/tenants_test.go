@@ -49,16 +49,13 @@ func (g *guarded) mustServe(t *testing.T, client string) {
 	t.Helper()
 	l, _ := g.as("good")
 	for i, size := range []int{5, 100 << 10} {
-		if _, err := l.Write(within(t),
+		must.Do(t, check.Err(l.Write(within(t),
 			connect.NewRequest(writeIn("good", client, uint64(i+1),
-				setOp("k", strings.Repeat("v", size))))); err != nil {
-			t.Fatalf("the other tenant's write of %d bytes: %v", size, err)
-		}
+				setOp("k", strings.Repeat("v", size)))))), "the other tenant's write of %d bytes", size)
 	}
 	stream := l.WriteStream(within(t))
-	if err := stream.Send(frameOf(writeIn("good", client, 3, appendOp(strings.Repeat("x", 10<<10))))); err != nil {
-		t.Fatal("the other tenant's stream:", err)
-	}
+	must.Do(t, stream.Send(frameOf(writeIn("good", client, 3, appendOp(strings.Repeat("x", 10<<10))))),
+		"the other tenant's stream")
 	if r, err := stream.Receive(); err != nil || r.Results[0].GetReceipt() == nil {
 		t.Fatal("the other tenant's stream:", r, err)
 	}

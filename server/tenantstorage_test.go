@@ -144,16 +144,12 @@ func TestDiskReserve(t *testing.T) {
 		}
 	}
 	end(t, stream)
-	if _, err := h.client.GetClientState(within(t),
-		connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"})); err != nil {
-		t.Error("a read:", err)
-	}
+	must.Do(t, check.Err(h.client.GetClientState(within(t),
+		connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"}))), "a read")
 	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
 		MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 5},
 	})
-	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
-		t.Error("what may make room:", err)
-	}
+	must.Do(t, check.Err(h.admin.UpdateConfig(within(t), request)), "what may make room")
 	check.Equal(t, h.metric(t, "seqledger_disk_reserve_level"), "2", "the metrics say: %v")
 }
 

@@ -54,10 +54,7 @@ func issue(t testing.TB, name string, issuer *identity) *identity {
 	if issuer != nil {
 		parent, signer = issuer.parsed, issuer.private
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &private.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, parent, &private.PublicKey, signer))(t)
 	id.parsed = must.Get(x509.ParseCertificate(der))(t)
 	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	id.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
@@ -155,9 +152,8 @@ func TestTLS(t *testing.T) {
 		tr.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
 		tr.TLSClientConfig.RootCAs.AddCert(s.ca.parsed)
 		admin := seqledgerv1connect.NewAdminServiceClient(h, "https://"+s.address)
-		if _, err := admin.GetStatus(t.Context(), connect.NewRequest(new(seqledgerv1.GetStatusRequest))); err != nil {
-			t.Errorf("HTTP/2 %v: %v", http2, err)
-		}
+		must.Do(t, check.Err(admin.GetStatus(t.Context(), connect.NewRequest(new(seqledgerv1.GetStatusRequest)))),
+			"HTTP/2 %v", http2)
 	}
 	if answer, err := transport(t, true).Get("http://" + s.address + "/healthz"); err == nil {
 		_ = answer.Body.Close()
@@ -202,9 +198,7 @@ func TestClientCertificates(t *testing.T) {
 	show := func(i *identity) func(*tls.Config) {
 		return func(c *tls.Config) { c.Certificates = []tls.Certificate{i.pair(t)} }
 	}
-	if _, err := s.dial(t, show(issue(t, "till-7", clients))); err != nil {
-		t.Error("a client with a certificate:", err)
-	}
+	must.Do(t, check.Err(s.dial(t, show(issue(t, "till-7", clients)))), "a client with a certificate")
 	if _, err := s.dial(t, nil); err == nil {
 		t.Error("a client without a certificate was let in")
 	}
@@ -217,9 +211,7 @@ func TestClientCertificates(t *testing.T) {
 	if _, err := s.dial(t, show(issue(t, "till-7", clients))); err == nil {
 		t.Error("a client of the authority before was let in")
 	}
-	if _, err := s.dial(t, show(issue(t, "till-7", others))); err != nil {
-		t.Error("a client of the new authority:", err)
-	}
+	must.Do(t, check.Err(s.dial(t, show(issue(t, "till-7", others)))), "a client of the new authority")
 }
 
 func TestLoadTLSRefuses(t *testing.T) {

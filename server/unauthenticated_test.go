@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
@@ -153,9 +154,7 @@ func TestEndOfStreamIsTimed(t *testing.T) {
 			t.Fatal("the requests have not arrived:", w.Body)
 		}
 	}
-	if err := s.admission.AwaitRequests(soon(t)); err != nil {
-		t.Error("places are kept:", err)
-	}
+	must.Do(t, s.admission.AwaitRequests(soon(t)), "places are kept")
 }
 
 // openWithoutRequest opens a stream over HTTP/1.1 whose request never comes.
@@ -177,10 +176,8 @@ func TestStreamsNeedTheirRequest(t *testing.T) {
 		s := newTestServer(t, Options{})
 		s.late = 20 * time.Millisecond
 		conn := openWithoutRequest(t, s, procedure)
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // like soon
-		if _, err := conn.Read(make([]byte, 1)); err != nil {
-			t.Errorf("%s: want an answer: %v", procedure, err)
-		}
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute)) // like soon
+		must.Do(t, check.Err(conn.Read(make([]byte, 1))), "%s: want an answer", procedure)
 		if err := s.admission.AwaitStreams(soon(t)); err != nil {
 			t.Error(procedure, "keeps its place:", err)
 		}

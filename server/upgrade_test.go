@@ -102,7 +102,7 @@ func (h *harness) dialRaw(t *testing.T, behind ...[]byte) *net.TCPConn {
 	t.Helper()
 	c := must.Get(net.Dial("tcp", strings.TrimPrefix(h.url, "http://")))(t)
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // a test must not hang
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute)) // a test must not hang
 	must.Get(c.Write(append([]byte(rawRequest), bytes.Join(behind, nil)...)))(t)
 	return c.(*net.TCPConn)
 }

@@ -37,12 +37,8 @@ func TestFill(t *testing.T) {
 	path := diskOf(dir, 1)
 	filler, other := filepath.Join(path, "filler"), filepath.Join(path, "other")
 	must.Do(t, fill(t.Context(), filler))
-	if err := os.WriteFile(other, []byte("x"), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("a byte more: %v", err)
-	}
-	if err := os.WriteFile(filepath.Join(diskOf(dir, 2), "other"), []byte("x"), 0o600); err != nil {
-		t.Errorf("on the other disk: %v", err)
-	}
+	check.Is(t, os.WriteFile(other, []byte("x"), 0o600), syscall.ENOSPC, "a byte more")
+	must.Do(t, os.WriteFile(filepath.Join(diskOf(dir, 2), "other"), []byte("x"), 0o600), "on the other disk")
 	must.Do(t, os.Remove(filler))
 	// A file system with a journal frees the blocks of a removed file when it commits.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,9 +48,7 @@ func TestFill(t *testing.T) {
 		syscall.Sync()
 		err = os.WriteFile(other, []byte("x"), 0o600)
 	}
-	if err != nil {
-		t.Errorf("with room again: %v", err)
-	}
+	must.Do(t, err, "with room again")
 }
 
 // What is written to a disk that hangs waits until it does not any more.
@@ -105,9 +99,8 @@ func TestFaultsThatThereCanBe(t *testing.T) {
 // What cannot be filled, mounted or frozen is an error.
 func TestDiskFails(t *testing.T) {
 	t.Parallel()
-	if err := fill(t.Context(), filepath.Join(t.TempDir(), "absent", "filler")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("fill in a directory that is not there: %v", err)
-	}
+	check.Is(t, fill(t.Context(), filepath.Join(t.TempDir(), "absent", "filler")), os.ErrNotExist,
+		"fill in a directory that is not there")
 	if _, why := mountDisks(t.Context(), filepath.Join(t.TempDir(), "absent"), 1, 1<<20); why == "" {
 		t.Error("disks in a directory that is not there")
 	}

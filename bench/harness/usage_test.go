@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -112,7 +111,5 @@ func TestProcField(t *testing.T) {
 		t.Errorf("of a process that is not there: %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "none")
-	if _, err := Usage(dir, pid)(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the disk of a directory that is not there: %v", err)
-	}
+	check.Is(t, check.Err(Usage(dir, pid)()), fs.ErrNotExist, "the disk of a directory that is not there")
 }

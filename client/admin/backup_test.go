@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -127,9 +128,7 @@ func TestBackupEndsWithItsWriter(t *testing.T) {
 	mine := errors.New("disk full")
 	s := &backupServer{parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), trailer("abc")}}
 	conn := serveBackup(t, s)
-	if _, err := admin.Backup(t.Context(), conn, failing{mine}, nil); !errors.Is(err, mine) {
-		t.Errorf("a writer that fails: %v", err)
-	}
+	check.Is(t, check.Err(admin.Backup(t.Context(), conn, failing{mine}, nil)), mine, "a writer that fails")
 	var out bytes.Buffer
 	refuse := func(admin.BackupInfo) error { return mine }
 	if _, err := admin.Backup(t.Context(), conn, &out, refuse); !errors.Is(err, mine) || out.Len() > 0 {

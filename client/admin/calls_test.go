@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -138,8 +139,6 @@ func TestRefusedCallsOfAnOperator(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := test.call(ctx, operate(t, s)); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s without time: %v", name, err)
-		}
+		check.Is(t, check.Err(test.call(ctx, operate(t, s))), context.Canceled, "%s without time", name)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -65,13 +66,10 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 				ErrConditionFailed} {
 				//nolint:errorlint // Which of the sentinels it is, not what it wraps.
 				want := sentinels[name] == sentinel
-				if got := errors.Is(fromStream, sentinel); got != want {
-					t.Errorf("errors.Is(%s, %v) is %v", name, sentinel, got)
-				}
+				check.Equal(t, errors.Is(fromStream, sentinel), want, "errors.Is(%s, %v) is %v", name, sentinel)
 			}
-			if CodeOf(&NotExecutedError{Cause: fromStream}) != wire.GetCode() {
-				t.Error("CodeOf must find the code through the wrapping")
-			}
+			check.Equal(t, CodeOf(&NotExecutedError{Cause: fromStream}), wire.GetCode(),
+				"CodeOf must find the code through the wrapping: %v")
 		})
 	}
 }
@@ -94,9 +92,8 @@ func TestErrorsWithoutADetail(t *testing.T) {
 		connect.CodeUnknown: true, connect.CodeUnauthenticated: false, connect.CodePermissionDenied: false,
 		connect.CodeUnimplemented: false,
 	} {
-		if got := FromConnect(connect.NewWireError(code, nil), 0).IsOpen(); got != open {
-			t.Errorf("%v leaves the outcome open: %v, want %v", code, got, open)
-		}
+		check.Equal(t, FromConnect(connect.NewWireError(code, nil), 0).IsOpen(), open, "%v leaves the outcome open: %v",
+			code)
 		// An error made by this side or by a proxy is not an answer of the server.
 		if !FromConnect(connect.NewError(code, nil), 0).IsOpen() {
 			t.Errorf("%v made on this side must leave the outcome open", code)

@@ -12,6 +12,8 @@ import (
 	"connectrpc.com/connect"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -87,9 +89,7 @@ func TestAnOpenOutcomeInAnyTree(t *testing.T) {
 				t.Fatalf("from %v: Refusal is %v, and errors.As finds %v", cause, open.Refusal, CodeOf(err))
 			}
 			for _, other := range others {
-				if !errors.Is(err, other) {
-					t.Fatalf("%v is not found in %v", other, err)
-				}
+				must.Is(t, err, other, "%v is not found in", other)
 			}
 			for _, stream := range []error{ErrFenced, ErrExpired} {
 				if want := first != nil && first.Is(stream); errors.Is(err, stream) != want {
@@ -144,9 +144,7 @@ func TestWhatAnotherServerMayTake(t *testing.T) {
 		e := FromStream(&seqledgerv1.WriteError{Code: code})
 		want := code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER ||
 			code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING
-		if e.IsElsewhere() != want {
-			t.Errorf("%s: another server may take the call: %v", name, e.IsElsewhere())
-		}
+		check.Equal(t, e.IsElsewhere(), want, "%s: another server may take the call: %v", name)
 		unknown := code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
 		temporary := want || unknown || code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL
 		if e.IsTemporary() != temporary || e.IsFinal() == temporary ||
@@ -177,9 +175,8 @@ func TestAChallenge(t *testing.T) {
 				err = connect.NewWireError(connect.CodeUnauthenticated, nil)
 			}
 			err.Meta().Set("WWW-Authenticate", header)
-			if got := FromConnect(err, 0).IsChallenge(); got != (want && wire) {
-				t.Errorf("%q, from the wire %v: a challenge %v", header, wire, got)
-			}
+			check.Equal(t, FromConnect(err, 0).IsChallenge(), want && wire, "%q, from the wire %v: a challenge %v",
+				header, wire)
 		}
 	}
 }

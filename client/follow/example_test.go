@@ -3,7 +3,6 @@ package follow_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -64,44 +65,29 @@ func ExampleInto() {
 // The function of the example neither makes nor loses money, also when an account pays itself.
 func TestExample(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), servertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), servertest.Database(t)))(t)
 	t.Cleanup(db.Close)
-	if _, err := db.Exec(t.Context(), follow.Schema()+
+	must.Get(db.Exec(t.Context(), follow.Schema()+
 		"CREATE TABLE balances (account text PRIMARY KEY, cents bigint NOT NULL)",
-		pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+		pgx.QueryExecModeSimpleProtocol))(t)
 	ledger, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
 	for i, payload := range []string{
 		`{"from":"ann","to":"ann","cents":700}`, `{"from":"ann","to":"bob","cents":500}`,
 		`{"from":"bob","to":"ann","cents":200}`, `{"from":"bob","to":"last","cents":1}`,
 	} {
-		if _, err := ledger.Write(t.Context(), &seqledgerv1.WriteRequest{
+		must.Get(ledger.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: scope, IdempotencyKey: fmt.Sprint(i),
 			Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	stop := start(t, ledger, db, moveMoney)
 	for last := 0; last == 0; {
-		if err := db.QueryRow(t.Context(),
-			"SELECT count(*) FROM balances WHERE account = 'last'").Scan(&last); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, db.QueryRow(t.Context(),
+			"SELECT count(*) FROM balances WHERE account = 'last'").Scan(&last))
 	}
-	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	check.Is(t, stop(), context.Canceled)
 	var got string
-	if err := db.QueryRow(t.Context(),
-		"SELECT string_agg(account || ' ' || cents, ', ' ORDER BY account) FROM balances").Scan(&got); err != nil {
-		t.Fatal(err)
-	}
-	if want := "ann -300, bob 299, last 1"; got != want {
-		t.Errorf("the balances are %s, want %s", got, want)
-	}
+	must.Do(t, db.QueryRow(t.Context(),
+		"SELECT string_agg(account || ' ' || cents, ', ' ORDER BY account) FROM balances").Scan(&got))
+	check.Equal(t, got, "ann -300, bob 299, last 1", "the balances are %s")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -171,16 +172,12 @@ func TestOnce(t *testing.T) {
 				proxy.Set(storefaults.LoseAnswers) // of commits, for example
 				proxy.Set(storefaults.Pass)
 			case round == 3 && i == perRound/2:
-				if err := one(); !errors.Is(err, context.Canceled) {
-					t.Errorf("a follower that was stopped: %v", err)
-				}
+				check.Is(t, one(), context.Canceled, "a follower that was stopped")
 			}
 		}
 		await(t, db, height)
 		for _, stop := range []func() error{one, two} {
-			if err := stop(); !errors.Is(err, context.Canceled) {
-				t.Errorf("a follower that was stopped: %v", err)
-			}
+			check.Is(t, stop(), context.Canceled, "a follower that was stopped")
 		}
 	}
 	var sum int
@@ -218,9 +215,7 @@ func TestErrorOfFunction(t *testing.T) {
 	err := follow.Into(t.Context(), c, db, scope, func(ctx context.Context, tx pgx.Tx, b *seqledgerv1.Block) error {
 		return errors.Join(keepBalances(ctx, tx, b), errNo)
 	}, follow.Options{})
-	if !errors.Is(err, errNo) {
-		t.Errorf("Into: %v", err)
-	}
+	check.Is(t, err, errNo, "Into")
 	stop := start(t, c, db, keepBalances)
 	await(t, db, 1)
 	_ = stop()

@@ -2,7 +2,6 @@ package follow_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -75,9 +75,7 @@ func (s *steps) messages(t *testing.T, proxy *storefaults.Proxy) int {
 // end stops a follower, which must not have stopped before.
 func end(t *testing.T, stop func() error) {
 	t.Helper()
-	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Errorf("a follower that was stopped: %v", err)
-	}
+	check.Is(t, stop(), context.Canceled, "a follower that was stopped")
 }
 
 // waiting reports whether a statement waits for another transaction.

@@ -145,10 +145,7 @@ func TestStoresDecideAlike(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_ALIKE_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with SEQLEDGER_ALIKE_SEED=%d", seed)
 	keys, commands := 200, 60

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -56,12 +57,9 @@ func TestMediaTypes(t *testing.T) {
 		{"not a type (", "not a type ((", false},
 	} {
 		raw, none := idempotency.FingerprintRaw, idempotency.FingerprintNone
-		if got := of(raw, test.a) == of(raw, test.b); got != test.same {
-			t.Errorf("%s and %s: equal %v", test.a, test.b, got)
-		}
-		if of(none, test.a) != of(none, test.b) {
-			t.Errorf("%s and %s differ, although the body is not compared", test.a, test.b)
-		}
+		check.Equal(t, of(raw, test.a) == of(raw, test.b), test.same, "%s and %s: equal %v", test.a, test.b)
+		check.Equal(t, of(none, test.a), of(none, test.b), "%s and %s differ, although the body is not compared: %v",
+			test.a, test.b)
 	}
 }
 
@@ -112,9 +110,7 @@ func TestMultipart(t *testing.T) {
 			}))(t)
 			return f
 		}
-		if got := print("one", base) == print(test.boundary, test.body); got != test.same {
-			t.Errorf("%s: equal %v", what, got)
-		}
+		check.Equal(t, print("one", base) == print(test.boundary, test.body), test.same, "%s: equal %v", what)
 		// The same within a part.
 		outer := print("o", form("o", nested("one", amount, upload)))
 		if inner := print("o", form("o", field("Content-Type: multipart/mixed; boundary="+test.boundary,
@@ -155,9 +151,7 @@ func TestMultipartHeaders(t *testing.T) {
 			}))(t)
 			return f
 		}
-		if got := print("one", test.a) == print("two", test.b); got != test.same {
-			t.Errorf("%q and %q: equal %v", test.a, test.b, got)
-		}
+		check.Equal(t, print("one", test.a) == print("two", test.b), test.same, "%q and %q: equal %v", test.a, test.b)
 	}
 }
 
@@ -175,9 +169,7 @@ func pack(t *testing.T, coding, text string, level int) string {
 	case "flate":
 		w, err = flate.NewWriter(&b, level)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, _ = io.WriteString(w, text)
 	_ = w.Close()
 	return b.String()
@@ -200,9 +192,7 @@ func TestContentCodings(t *testing.T) {
 		}
 		first := pack(t, "gzip", text, 1)
 		s.expect(s.send(coded("gzip", first)), http.StatusCreated, "false", 1)
-		if got != first {
-			t.Errorf("the handler got %q", got)
-		}
+		check.Equal(t, got, first, "the handler got %q")
 		for i, same := range []func(*http.Request){
 			coded("GZip", pack(t, "gzip", text, 9)), coded("x-gzip", first), body(text), coded("identity", text),
 			coded("deflate", pack(t, "zlib", text, 5)), coded("deflate", pack(t, "flate", text, 5)),

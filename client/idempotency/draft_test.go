@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // Each requirement of draft-ietf-httpapi-idempotency-key-header-07 on a resource has a test of its own. The test's name
@@ -165,9 +166,7 @@ func TestDraft_2_6_ARetryGetsTheResult(t *testing.T) {
 			_, _ = io.WriteString(w, "result")
 		}
 		for _, replayed := range []string{"false", "true"} {
-			if content := s.expect(s.send(), status, replayed, 1); content != "result" {
-				t.Errorf("%d: %q", status, content)
-			}
+			check.Equal(t, s.expect(s.send(), status, replayed, 1), "result", "%d: %q", status)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // unreliable is a store behind a bad network: requests and answers are lost, calls are slow, and copies of requests
@@ -249,10 +250,7 @@ func TestDoBehindABadNetwork(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_DO_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with SEQLEDGER_DO_SEED=%d", seed)
 	rounds := 4_000
@@ -289,10 +287,7 @@ func badNetwork(t *testing.T, random *rand.Rand, journal string) []*work {
 		Lease: 2 * time.Second, RejectedTTL: 24 * time.Hour, Wait: 10 * time.Second, StoreTimeout: 3 * time.Second,
 	}}
 	if journal != "" {
-		var err error
-		if o.Journal, err = idempotency.OpenJournal(journal, s, nil); err != nil {
-			t.Fatal(err)
-		}
+		o.Journal = must.Get(idempotency.OpenJournal(journal, s, nil))(t)
 		defer func() {
 			if err := o.Journal.Close(); err != nil {
 				t.Error(err)

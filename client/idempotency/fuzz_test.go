@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // FuzzStoredResponse checks that a response that decodes encodes to bytes that decode to the same response and fit into
@@ -72,9 +73,7 @@ func FuzzLocateJSON(f *testing.F) {
 			return // nested more deeply than package json accepts
 		}
 		want, wanted := walk(whole, pointer)
-		if found != wanted {
-			t.Fatalf("%q in %q: found %v, want %v", pointer, text, found, wanted)
-		}
+		must.Equal(t, found, wanted, "%q in %q: found %v", pointer, text)
 		if !found {
 			return
 		}

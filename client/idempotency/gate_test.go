@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -36,9 +37,7 @@ func TestMiddlewareAllowReplay(t *testing.T) {
 		}
 	})
 	s.expect(s.send(), http.StatusCreated, "false", 1)
-	if asked != 0 {
-		t.Error("asked before the first request")
-	}
+	check.Equal(t, asked, 0, "asked before the first request: %v")
 	forbidden := s.send()
 	if forbidden.Header.Get("Location") != "" {
 		t.Errorf("the refusal tells of the stored response: %v", forbidden.Header)
@@ -80,9 +79,7 @@ func TestMiddlewareAdmit(t *testing.T) {
 		t.Error(admitted)
 	}
 	for _, n := range admitted {
-		if n != 0 {
-			t.Error("a count was not ended")
-		}
+		check.Equal(t, n, 0, "a count was not ended: %v")
 	}
 }
 
@@ -158,18 +155,14 @@ func TestTurns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for _, party := range []string{"a", "c"} {
-			if _, err := take(ctx, party); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s got a turn beside another: %v", party, err)
-			}
+			check.Is(t, check.Err(take(ctx, party)), context.DeadlineExceeded, "%s got a turn beside another", party)
 		}
 		first()
 		synctest.Wait()
 		if want := []string{"b", "", "a", "a"}; !slices.Equal(order, want) {
 			t.Errorf("the turns were of %q, want %q", order, want)
 		}
-		if parties() != 0 {
-			t.Error("parties without a turn are kept")
-		}
+		check.Equal(t, parties(), 0, "parties without a turn are kept: %v")
 	})
 }
 
@@ -200,9 +193,7 @@ func TestMiddlewareOutcomeOnly(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "secret")
 	}
-	if content := s.expect(s.send(), http.StatusCreated, "false", 1); content != "secret" {
-		t.Error(content)
-	}
+	check.Equal(t, s.expect(s.send(), http.StatusCreated, "false", 1), "secret")
 	if kept := *stored.Load(); bytes.Contains(kept, []byte("secret")) || !bytes.Contains(kept, []byte("/charges/1")) {
 		t.Errorf("stored: %q", kept)
 	}
@@ -243,9 +234,7 @@ func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {
 				s.use(func(o *idempotency.Options) { o.Wait = idempotency.DefaultWait })
 				answer := s.send()
 				s.refused(answer, http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 0)
-				if got := answer.Header.Get("Retry-After"); got != test.want {
-					t.Errorf("Retry-After is %s, want %s", got, test.want)
-				}
+				check.Equal(t, answer.Header.Get("Retry-After"), test.want, "Retry-After is %s")
 			})
 		})
 	}

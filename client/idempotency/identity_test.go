@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func host(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -416,9 +418,7 @@ func TestIdentityMistakes(t *testing.T) {
 			t.Errorf("[%s, host]: %v", name, err)
 		}
 		o.Shared = true
-		if _, err := o.Policy(); err != nil {
-			t.Errorf("[%s, host], shared: %v", name, err)
-		}
+		must.Do(t, check.Err(o.Policy()), "[%s, host], shared", name)
 	}
 	defer func() {
 		if recover() == nil {
@@ -472,9 +472,7 @@ func TestPolicyOfTheIdentity(t *testing.T) {
 			t.Errorf("no %s in %s, %v", want, names, err)
 		}
 	}
-	if strings.Count(strings.Join(names, " "), "Stripe-Account") != 1 {
-		t.Error(names)
-	}
+	check.Equal(t, strings.Count(strings.Join(names, " "), "Stripe-Account"), 1, "%v: %v", names)
 }
 
 // A Connect call is told apart by the same headers.

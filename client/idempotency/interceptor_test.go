@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -167,25 +168,19 @@ func TestInterceptorRefuses(t *testing.T) {
 		idempotency.FixRequest)
 	refusedCall(t, call("k", "a", func(h http.Header) { h.Del("Authorization") }), connect.CodeInvalidArgument,
 		idempotency.CodePrincipalMissing, idempotency.FixRequest)
-	if s.runs.Load() != 0 {
-		t.Errorf("%d runs", s.runs.Load())
-	}
+	check.Equal(t, s.runs.Load(), 0, "%d runs")
 	s.serve = func(context.Context, http.Header) error {
 		refusedCall(t, call("k", "a", nil), connect.CodeAborted, idempotency.CodeInFlight, idempotency.SameKey)
 		return nil
 	}
 	must.Do(t, call("k", "a", nil))
 	refusedCall(t, call("k", "b", nil), connect.CodeFailedPrecondition, idempotency.CodeKeyReused, idempotency.OtherKey)
-	if s.runs.Load() != 1 {
-		t.Errorf("%d runs", s.runs.Load())
-	}
+	check.Equal(t, s.runs.Load(), 1, "%d runs")
 	// A call without effects is not keyed.
 	for range 2 {
 		must.Get(c.GetEntity(t.Context(), connect.NewRequest(new(seqledgerv1.GetEntityRequest))))(t)
 	}
-	if s.runs.Load() != 3 {
-		t.Errorf("%d runs", s.runs.Load())
-	}
+	check.Equal(t, s.runs.Load(), 3, "%d runs")
 }
 
 // Final errors are replayed with their details; the options decide about the others.
@@ -222,14 +217,10 @@ func TestInterceptorErrors(t *testing.T) {
 				t.Errorf("%v: call %d is answered with %v, want %v", code, i, err, want)
 			}
 		}
-		if s.runs.Load() != test.runs {
-			t.Errorf("%v: %d runs, want %d", code, s.runs.Load(), test.runs)
-		}
+		check.Equal(t, s.runs.Load(), test.runs, "%v: %d runs", code)
 		if test.then == code {
-			if d, err := last.Details()[0].Value(); err != nil ||
-				d.(*errdetails.ResourceInfo).GetResourceName() != "invoice" {
-				t.Errorf("%v: details %v, %v", code, d, err)
-			}
+			check.Equal(t, must.Get(last.Details()[0].Value())(t).(*errdetails.ResourceInfo).GetResourceName(),
+				"invoice", "%v: details %v", code)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -43,13 +43,10 @@ func TestJournalIsClosed(t *testing.T) {
 	must.Do(t, first.Close())
 	second := openJournal(t, dir, down)
 	must.Do(t, idempotency.AddToJournal(second, doKey(), []byte("of the second")))
-	if err := idempotency.AddToJournal(first, doKey(), []byte("late")); !errors.Is(err, idempotency.ErrJournalClosed) {
-		t.Errorf("a result after Close: %v", err)
-	}
+	check.Is(t, idempotency.AddToJournal(first, doKey(), []byte("late")), idempotency.ErrJournalClosed,
+		"a result after Close")
 	files := filesOf(t, dir, ".result")
-	if len(files) != 1 {
-		t.Fatalf("files %q", files)
-	}
+	must.Equal(t, len(files), 1, "files %q: %v", files)
 	if content, err := os.ReadFile(filepath.Join(dir, files[0])); err != nil ||
 		!bytes.Contains(content, []byte("b2YgdGhlIHNlY29uZA==")) { // "of the second" in base64
 		t.Errorf("the file has %q, %v", content, err)
@@ -152,9 +149,7 @@ func TestJournalGoesBackToItsStore(t *testing.T) {
 	}
 	j = openJournal(t, dir, own)
 	eventually(t, "the result to be taken", func() bool { return j.Len() == 0 })
-	if r, err := own.Get(t.Context(), &key); err != nil || string(r.Response) != "charged" {
-		t.Errorf("%+v, %v", r, err)
-	}
+	check.Equal(t, string(must.Get(own.Get(t.Context(), &key))(t).Response), "charged")
 }
 
 // completeFails is a store that is down when the work is done.

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // slowNetwork is a database whose swaps arrive when the test decides. It deletes a value as soon as it may.
@@ -143,9 +144,7 @@ func TestLateSwaps(t *testing.T) {
 			}
 			return rapid.IntRange(0, len(callers)-1).Draw(rt, "arrives")
 		}), 20, 80).Draw(rt, "moves")
-		if wrong := playLate(t, callers, moves); wrong != "" {
-			rt.Fatal(wrong)
-		}
+		must.Equal(rt, playLate(t, callers, moves), "")
 	})
 }
 

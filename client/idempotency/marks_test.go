@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -158,9 +159,7 @@ func TestEveryResponseIsMarked(t *testing.T) {
 				replayed = "false"
 			}
 			marked(t, answer.Header, want, replayed, test.isExpires)
-			if answer.StatusCode != test.status {
-				t.Errorf("status %d, want %d", answer.StatusCode, test.status)
-			}
+			check.Equal(t, answer.StatusCode, test.status, "status %d")
 			if bypassed := strings.HasPrefix(name, "bypassed"); bypassed !=
 				(answer.Header.Get("Idempotent-Bypassed") == "true") {
 				t.Errorf("bypassed: %v", answer.Header)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -139,9 +140,7 @@ func (s *service) expect(answer *http.Response, status int, replayed string, run
 			status,
 			replayed, content)
 	}
-	if n := s.charge.runs.Load(); n != runs {
-		s.Fatalf("the handler ran %d times, want %d", n, runs)
-	}
+	must.Equal(s, s.charge.runs.Load(), runs, "the handler ran %d times")
 	return string(content)
 }
 
@@ -173,9 +172,7 @@ func (s *service) refused(answer *http.Response, status int, code idempotency.Co
 			s.Errorf("%s without Retry-After", code)
 		}
 	}
-	if n := s.charge.runs.Load(); n != runs {
-		s.Fatalf("the handler ran %d times, want %d", n, runs)
-	}
+	must.Equal(s, s.charge.runs.Load(), runs, "the handler ran %d times")
 }
 
 func TestMiddlewareReplays(t *testing.T) {
@@ -188,18 +185,14 @@ func TestMiddlewareReplays(t *testing.T) {
 		t.Errorf("first: %s %v", content, first.Header)
 	}
 	again := s.send(origin, header("Idempotency-Key", testKey)) // the bare form means the same
-	if replayed := s.expect(again, http.StatusCreated, "true", 1); replayed != content {
-		t.Errorf("replayed %s", replayed)
-	}
+	check.Equal(t, s.expect(again, http.StatusCreated, "true", 1), content, "replayed %s")
 	for name, want := range map[string]string{
 		"Content-Type": "application/json", "Location": "/charges/1", "Set-Cookie": "",
 		"Idempotency-Key": `"` + testKey + `"`, "X-Idempotent-Replayed": "true",
 		"Idempotency-Expires":  first.Header.Get("Idempotency-Expires"),
 		"X-Idempotent-Expires": first.Header.Get("Idempotency-Expires"),
 	} {
-		if got := again.Header.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		check.Equal(t, again.Header.Get(name), want, "%s: %q", name)
 	}
 	if expires, err := time.Parse(time.RFC3339, first.Header.Get("Idempotency-Expires")); err != nil ||
 		expires.Before(time.Now()) {
@@ -466,9 +459,7 @@ func TestUnknownAtOnce(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
-		if took := <-waited; took != time.Second {
-			t.Errorf("a caller that waited heard of it after %v", took)
-		}
+		check.Equal(t, <-waited, time.Second, "a caller that waited heard of it after %v")
 	})
 }
 
@@ -537,9 +528,7 @@ func TestMiddlewareClientDisconnects(t *testing.T) {
 			_, _ = io.WriteString(w, "done")
 		}
 		s.handler.ServeHTTP(brokenWriter{http.Header{}}, request().WithContext(ctx))
-		if content := s.expect(s.send(), http.StatusOK, "true", 1); content != "done" {
-			t.Error(content)
-		}
+		check.Equal(t, s.expect(s.send(), http.StatusOK, "true", 1), "done")
 	})
 }
 
@@ -576,15 +565,11 @@ func TestMiddlewareTakeover(t *testing.T) {
 			backend.setFail(nil)
 			s.expect(s.send(), http.StatusOK, "false", 2)
 			<-r.Context().Done()
-			if !errors.Is(context.Cause(r.Context()), idempotency.ErrLeaseLost) {
-				t.Error(context.Cause(r.Context()))
-			}
+			check.Is(t, context.Cause(r.Context()), idempotency.ErrLeaseLost)
 			_, _ = io.WriteString(w, "first")
 		}
 		s.expect(s.send(), http.StatusOK, "false", 2)
-		if content := s.expect(s.send(), http.StatusOK, "true", 2); content != "second" {
-			t.Error(content)
-		}
+		check.Equal(t, s.expect(s.send(), http.StatusOK, "true", 2), "second")
 		if len(fences) != 2 || fences[0] != "1:1" || fences[1] != "2:2" ||
 			s.metrics.of(idempotency.EventTakeover) != 1 {
 			t.Error(fences, s.metrics.events)
@@ -618,9 +603,7 @@ func TestMiddlewareLateResult(t *testing.T) {
 			_, _ = io.WriteString(w, "late")
 		}
 		s.expect(s.send(), http.StatusOK, "false", 1)
-		if content := s.expect(s.send(), http.StatusOK, "true", 1); content != "late" {
-			t.Error(content)
-		}
+		check.Equal(t, s.expect(s.send(), http.StatusOK, "true", 1), "late")
 		if s.metrics.of(idempotency.EventLeaseLost) != 1 {
 			t.Error(s.metrics.events)
 		}
@@ -652,9 +635,7 @@ func TestMiddlewareHeaders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
-		if w.Header().Get("X-Outer") != "1" {
-			t.Error("the handler does not see the headers that are set")
-		}
+		check.Equal(t, w.Header().Get("X-Outer"), "1", "the handler does not see the headers that are set: %v")
 		w.Header().Del("X-Removed")
 		w.Header().Set("Link", "</style.css>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -668,15 +649,12 @@ func TestMiddlewareHeaders(t *testing.T) {
 		w.Header().Set("X-Removed", "1")
 		spoofed := r.Header.Get("Idempotency-Fence")
 		s.handler.ServeHTTP(w, r)
-		if r.Header.Get("Idempotency-Fence") != spoofed {
-			t.Error("the middleware has changed the request that it was given")
-		}
+		check.Equal(t, r.Header.Get("Idempotency-Fence"), spoofed,
+			"the middleware has changed the request that it was given: %v")
 	}))
 	t.Cleanup(server.Close)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/charge", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/charge",
+		strings.NewReader("{}")))(t)
 	r.Header = request(header("Idempotency-Fence", "99")).Header
 	var hinted string
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
@@ -747,9 +725,7 @@ func TestMiddlewareStripsSpoofedHeaders(t *testing.T) {
 			return
 		}
 		for _, name := range spoofed {
-			if r.Header.Get(name) != "" {
-				t.Errorf("the handler gets %s: %s", name, r.Header.Get(name))
-			}
+			check.Equal(t, r.Header.Get(name), "", "the handler gets %s: %s", name)
 		}
 	}
 	answer := s.send(change...)
@@ -793,9 +769,7 @@ func TestMiddlewareStreams(t *testing.T) {
 		t.Fatalf("%q, %v", event, err)
 	}
 	close(next)
-	if rest, err := io.ReadAll(answer.Body); err != nil || string(rest) != "data: 2\n\n" {
-		t.Errorf("%q, %v", rest, err)
-	}
+	check.Equal(t, string(must.Get(io.ReadAll(answer.Body))(t)), "data: 2\n\n")
 	again := post()
 	if again.Header.Get("Location") != "/jobs/1" {
 		t.Errorf("header %v", again.Header)
@@ -927,9 +901,7 @@ func TestMiddlewareJournal(t *testing.T) {
 	s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
 	journal = must.Get(idempotency.OpenJournal(dir, s.store, nil))(t)
 	s.use(func(o *idempotency.Options) { o.Wait = time.Minute })
-	if content := s.expect(s.send(), http.StatusOK, "true", 1); content != "done" {
-		t.Error(content)
-	}
+	check.Equal(t, s.expect(s.send(), http.StatusOK, "true", 1), "done")
 	eventually(t, "an empty journal", func() bool { return journal.Len() == 0 })
 	must.Do(t, journal.Close())
 	s.charge.serve = nil

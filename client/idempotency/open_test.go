@@ -14,6 +14,8 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -106,9 +108,7 @@ func TestOpenRunsNothingThatTheStoreHasAnswered(t *testing.T) {
 			e, clients := rpcOn(t, store, open)
 			_, err = clients["Connect"].Write(t.Context(), writeCall("k", "a"))
 			refusedCall(t, err, test.call, test.code, test.action)
-			if n := e.runs.Load(); n != 0 {
-				t.Errorf("the call ran %d times", n)
-			}
+			check.Equal(t, e.runs.Load(), 0, "the call ran %d times")
 		})
 	}
 }
@@ -148,9 +148,7 @@ func TestPrincipalsAreTexts(t *testing.T) {
 		}
 	}
 	key := idempotency.RecordKey{Namespace: "jobs", Principal: "rené", Key: "k"}
-	if err := key.Validate(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, key.Validate())
 }
 
 // lossy is a ledger that reserves, loses its answer, and has no room for the retry of the call.

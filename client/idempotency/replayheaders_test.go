@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -65,9 +66,7 @@ func TestReplaysCanBeRead(t *testing.T) {
 			t.Parallel()
 			s := newService(t, func(o *idempotency.Options) { o.FreshFields = []string{"/requestId"} })
 			s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
-				if got := r.Header.Get("Accept-Encoding"); got != "identity" {
-					t.Errorf("the handler is asked for %q", got)
-				}
+				check.Equal(t, r.Header.Get("Accept-Encoding"), "identity", "the handler is asked for %q")
 				w.Header().Set("Content-Type", "application/json")
 				w.Header().Set("Content-Encoding", test.coding)
 				w.Header().Set("Etag", `"e"`)
@@ -135,9 +134,7 @@ func TestReplayedHeaders(t *testing.T) {
 		own[name] = true
 	}
 	for name, value := range kept {
-		if again.Header.Get(name) != value {
-			t.Errorf("%s is %q, want %q", name, again.Header.Get(name), value)
-		}
+		check.Equal(t, again.Header.Get(name), value, "%s is %q", name)
 	}
 	for name := range again.Header {
 		if _, ok := kept[name]; !ok && !own[name] {
@@ -180,9 +177,7 @@ func TestServerErrorsByStatus(t *testing.T) {
 				t.Error("the call did not fail")
 			}
 		}
-		if n := e.runs.Load(); n != runs {
-			t.Errorf("%v: the call ran %d times, want %d", code, n, runs)
-		}
+		check.Equal(t, e.runs.Load(), runs, "%v: the call ran %d times", code)
 	}
 	for _, status := range []int{499, 600} {
 		if _, err := (idempotency.Options{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -45,10 +46,8 @@ func TestResolve(t *testing.T) {
 			t.Errorf("Resolve in another way: %+v, %v", a, err)
 		}
 		late := &idempotency.Ownership{Key: key, Token: owner.Token, AttemptID: request.AttemptID}
-		if a, err := store.Complete(t.Context(), late, idempotency.Result{}); err != nil ||
-			a.Outcome != idempotency.AlreadyCompleted {
-			t.Errorf("the owner's late result: %+v, %v", a, err)
-		}
+		check.Equal(t, must.Get(store.Complete(t.Context(), late, idempotency.Result{}))(t).Outcome,
+			idempotency.AlreadyCompleted, "the owner's late result: %+v")
 		work := func(context.Context, *idempotency.Owner) ([]byte, error) {
 			t.Error("the work runs again")
 			return nil, nil
@@ -58,9 +57,7 @@ func TestResolve(t *testing.T) {
 			t.Errorf("a repeat: %+v, %v", again, err)
 		}
 		expect("Purge", purge, idempotency.OK, nil)
-		if _, err := store.Get(t.Context(), &key); !errors.Is(err, idempotency.ErrNotFound) {
-			t.Errorf("after the purge: %v", err)
-		}
+		check.Is(t, check.Err(store.Get(t.Context(), &key)), idempotency.ErrNotFound, "after the purge")
 		if _, err := store.Resolve(t.Context(), &key, idempotency.Pending, done); err == nil {
 			t.Error("Resolve takes a state that is not final")
 		}

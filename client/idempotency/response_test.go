@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // A response that is not as long as its handler has declared is never replayed as a whole one.
@@ -58,9 +59,7 @@ func TestMiddlewareContentLength(t *testing.T) {
 				s.refused(answer, http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 				return
 			}
-			if text := s.expect(answer, test.status, "true", 1); len(text) != test.written {
-				t.Errorf("%d bytes are replayed", len(text))
-			}
+			check.Equal(t, len(s.expect(answer, test.status, "true", 1)), test.written, "%d bytes are replayed")
 		})
 	}
 }
@@ -128,9 +127,7 @@ func TestMiddlewareOddStatus(t *testing.T) {
 			_, _ = io.WriteString(w, "denied")
 		}
 		for _, replayed := range []string{"false", "true"} {
-			if text := s.expect(s.send(), status, replayed, 1); text != "denied" {
-				t.Errorf("%d, replayed %s: %q", status, replayed, text)
-			}
+			check.Equal(t, s.expect(s.send(), status, replayed, 1), "denied", "%d, replayed %s: %q", status, replayed)
 		}
 	}
 }
@@ -162,9 +159,7 @@ func TestMiddlewareLateHeaders(t *testing.T) {
 			for field, want := range map[string]string{
 				"Content-Type": "application/json", "Location": "/charges/1", "Etag": "", "X-Sum": "",
 			} {
-				if got := answer.Header.Get(field); got != want {
-					t.Errorf("%s, replayed %s: %s is %q, want %q", name, replayed, field, got, want)
-				}
+				check.Equal(t, answer.Header.Get(field), want, "%s, replayed %s: %s is %q", name, replayed, field)
 			}
 			if replayed == "false" && (answer.Trailer.Get("X-Sum") != "4" || answer.Trailer.Get("X-Other") != "5") {
 				t.Errorf("%s: trailers %v", name, answer.Trailer)

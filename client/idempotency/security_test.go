@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -111,21 +112,16 @@ func TestPrincipalsDoNotBlock(t *testing.T) {
 			group.Go(func() { // ends with leave
 				w := httptest.NewRecorder()
 				s.handler.ServeHTTP(w, request(header("Authorization", "Bearer slow")))
-				if w.Code != http.StatusOK {
-					t.Error(w.Code)
-				}
+				check.Equal(t, w.Code, http.StatusOK)
 			})
 		}
 		synctest.Wait()
 		began := time.Now()
 		s.expect(s.send(), http.StatusOK, "false", 2)
-		if waited := time.Since(began); waited != 0 { // bubble time, which passes only when all goroutines wait
-			t.Errorf("another principal waited for %v", waited)
-		}
+		// bubble time, which passes only when all goroutines wait
+		check.Equal(t, time.Since(began), 0, "another principal waited for %v")
 		close(leave)
 		group.Wait()
-		if n := s.charge.runs.Load(); n != 2 {
-			t.Errorf("the handler ran %d times", n)
-		}
+		check.Equal(t, s.charge.runs.Load(), 2, "the handler ran %d times")
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // lastKey is a store that records the key of the last Reserve.
@@ -136,9 +137,7 @@ func TestInterceptorTellsWhatWasSettled(t *testing.T) {
 				answer.Header().Get("Idempotent-Replayed") != "true" {
 				t.Error(answer, err)
 			}
-			if n := s.runs.Load(); n != 1 {
-				t.Errorf("the handler ran %d times", n)
-			}
+			check.Equal(t, s.runs.Load(), 1, "the handler ran %d times")
 		})
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -219,9 +220,7 @@ func TestLedgerErrors(t *testing.T) {
 		s.use()
 		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
 		s.use(func(o *idempotency.Options) { o.Open = true })
-		if opened := s.send().StatusCode == http.StatusCreated; opened != want.opens {
-			t.Errorf("%v: open runs the request: %v", code, opened)
-		}
+		check.Equal(t, s.send().StatusCode == http.StatusCreated, want.opens, "%v: open runs the request: %v", code)
 	}
 }
 
@@ -276,9 +275,7 @@ func TestLostSwaps(t *testing.T) {
 	repeat("Complete", func() (idempotency.Outcome, error) {
 		return outcome(store.Complete(t.Context(), owner, idempotency.Result{Response: []byte("done")}))
 	})
-	if lost != 5 {
-		t.Errorf("%d answers were lost", lost)
-	}
+	check.Equal(t, lost, 5, "%d answers were lost")
 	if r, err := store.Get(t.Context(), new(doKey())); err != nil || string(r.Response) != "done" || r.Attempts != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -312,12 +309,8 @@ func TestExpiredRecordsDoNotCount(t *testing.T) {
 			return err
 		}
 		for i := range 5 {
-			if err := do(fmt.Sprint(i)); err != nil {
-				t.Fatal(i, err)
-			}
-			if err := do("another"); idempotency.CodeOf(err) != idempotency.CodeQuota {
-				t.Error(i, err)
-			}
+			must.Do(t, do(fmt.Sprint(i)), "%v", i)
+			check.Equal(t, idempotency.CodeOf(do("another")), idempotency.CodeQuota, "%v: %v", i)
 			pass(3*time.Second + 1) // the TTL and the interval
 		}
 	})
@@ -364,13 +357,9 @@ func TestMemoryOptions(t *testing.T) {
 		must.Do(t, do("a"))
 		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, but is not yet removed
 			pass(wait)
-			if err := do("b"); idempotency.CodeOf(err) != idempotency.CodeQuota {
-				t.Errorf("after %v: %v", wait, err)
-			}
+			check.Equal(t, idempotency.CodeOf(do("b")), idempotency.CodeQuota, "after %v: %v", wait)
 		}
 		pass(time.Hour)
-		if err := do("b"); err != nil {
-			t.Errorf("after the removal: %v", err)
-		}
+		must.Do(t, do("b"), "after the removal")
 	})
 }

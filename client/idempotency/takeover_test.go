@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -34,10 +35,8 @@ func TestASuccessorThatExecutesNothing(t *testing.T) {
 	t.Parallel()
 	for name, give := range map[string]func(t *testing.T, o idempotency.DoOptions, store idempotency.Store){
 		"its work says so": func(t *testing.T, o idempotency.DoOptions, store idempotency.Store) {
-			if _, err := o.Do(t.Context(), store, doKey(),
-				answering("", idempotency.ErrNotExecuted)); !errors.Is(err, idempotency.ErrNotExecuted) {
-				t.Error(err)
-			}
+			check.Is(t, check.Err(o.Do(t.Context(), store, doKey(),
+				answering("", idempotency.ErrNotExecuted))), idempotency.ErrNotExecuted)
 		},
 		"its caller has gone": func(t *testing.T, o idempotency.DoOptions, store idempotency.Store) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -157,15 +156,12 @@ func TestAnOwnerThatCannotExtendItsLease(t *testing.T) {
 							t.Errorf("it ends after %v: %v", after, context.Cause(ctx))
 						}
 					case <-time.After(10 * lease):
-						if test.stops != never {
-							t.Errorf("it goes on, and may run until %v", test.stops)
-						}
+						check.Equal(t, test.stops, never, "it goes on, and may run until %v")
 					}
 					return nil, nil
 				})
-				if n := metrics.of(idempotency.EventLeaseLost); (n == 1) != (test.stops != never) {
-					t.Errorf("%d leases were lost", n)
-				}
+				check.Equal(t, (metrics.of(idempotency.EventLeaseLost) == 1), test.stops != never,
+					"%d leases were lost")
 			})
 		})
 	}

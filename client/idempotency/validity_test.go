@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // reserveUntil returns a Reserve of its own key that is valid until a time.
@@ -47,9 +49,7 @@ func TestALateCopyOwnsNothing(t *testing.T) {
 					return
 				}
 				owner := &idempotency.Ownership{Key: r.Key, Token: got.Token, AttemptID: r.AttemptID}
-				if a, err := s.Release(t.Context(), owner); err != nil || a.Outcome != idempotency.OK {
-					t.Fatal(a, err)
-				}
+				must.Equal(t, must.Get(s.Release(t.Context(), owner))(t).Outcome, idempotency.OK)
 				for _, after := range []time.Duration{time.Second, test.ahead, time.Hour, 24 * time.Hour} {
 					pass(after)
 					if got, err = s.Reserve(t.Context(), r); err != nil || got.Outcome == idempotency.Acquired {
@@ -76,9 +76,7 @@ func TestLedgerRefusesALongValidity(t *testing.T) {
 		if key == "past" {
 			want = idempotency.Stale
 		}
-		if r, err := s.Reserve(t.Context(), reserveUntil(key, until)); err != nil || r.Outcome != want {
-			t.Errorf("%s: %v, %v", key, r, err)
-		}
+		check.Equal(t, must.Get(s.Reserve(t.Context(), reserveUntil(key, until)))(t).Outcome, want, "%s: %v", key)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -72,9 +73,7 @@ func TestJournalFaultIsFinal(t *testing.T) {
 				if fmt.Sprint(got) != "[durable]" && (test.step != "sync" || fmt.Sprint(got) != "[durable lost]") {
 					t.Errorf("with %d bytes of the failed group: got %v", extra, got)
 				}
-				if err := f.Close(); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, f.Close())
 			}
 		})
 	}
@@ -208,9 +207,7 @@ func TestJournalFaultTornTail(t *testing.T) {
 		if good, err := replay(path, kept, map[Name]*stream{}); err != nil || good < int64(written(kept)) {
 			t.Errorf("%d bytes: the file after opening has %d good bytes of %d, %v", length, good, len(kept), err)
 		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, f.Close())
 	}
 }
 
@@ -280,9 +277,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 	t.Parallel()
 	t.Run("missing", func(t *testing.T) {
 		t.Parallel()
-		if _, err := Open(temporary(t), Options{MustExist: true}); !errors.Is(err, ErrMissing) {
-			t.Errorf("want ErrMissing, got %v", err)
-		}
+		check.Is(t, check.Err(Open(temporary(t), Options{MustExist: true})), ErrMissing)
 	})
 	t.Run("empty", func(t *testing.T) {
 		t.Parallel()
@@ -299,16 +294,12 @@ func TestJournalFaultFileSystem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(path, Options{}); !errors.Is(err, ErrLocked) {
-			t.Errorf("want ErrLocked, got %v", err)
-		}
+		check.Is(t, check.Err(Open(path, Options{})), ErrLocked)
 		must.Do(t, f.Close())
 		if f, err = Open(path, Options{}); err != nil {
 			t.Fatalf("after Close the lock must be free, got %v", err)
 		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, f.Close())
 	})
 	t.Run("read-only directory", func(t *testing.T) {
 		t.Parallel()

@@ -168,9 +168,7 @@ func begin(t testing.TB, f *File) State {
 	if err == nil && state.Head.Session == 0 {
 		err = f.Append(one, Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 3, NextSequence: 1}})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return state
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -65,9 +66,7 @@ func TestJournalClaims(t *testing.T) {
 	t.Parallel()
 	f := newMemory().open(t, temporary(t), Options{})
 	begin(t, f)
-	if _, err := f.Claim(one); !errors.Is(err, ErrClaimed) {
-		t.Errorf("want ErrClaimed, got %v", err)
-	}
+	check.Is(t, check.Err(f.Claim(one)), ErrClaimed)
 	if err := f.Forget(one); !errors.Is(err, ErrClaimed) {
 		t.Errorf("a stream in use must not be forgotten, got %v", err)
 	}
@@ -75,17 +74,11 @@ func TestJournalClaims(t *testing.T) {
 	if err := f.Append(one, write(0, "")); err == nil {
 		t.Error("an unclaimed stream took a record")
 	}
-	if err := f.Forget(Name{Organization: "other"}); err != nil {
-		t.Errorf("there is nothing to forget, but: %v", err)
-	}
+	must.Do(t, f.Forget(Name{Organization: "other"}), "there is nothing to forget, but")
 	begin(t, f)
 	must.Do(t, f.Close())
-	if err := f.Append(one, write(0, "")); !errors.Is(err, ErrClosed) {
-		t.Errorf("want ErrClosed, got %v", err)
-	}
-	if err := f.Close(); err != nil {
-		t.Errorf("closing twice: %v", err)
-	}
+	check.Is(t, f.Append(one, write(0, "")), ErrClosed)
+	must.Do(t, f.Close(), "closing twice")
 }
 
 // TestJournalForget: unsettled writes and the session go, outcomes stay.
@@ -112,10 +105,7 @@ func TestJournalBounds(t *testing.T) {
 	f := must.Get(Open(path, Options{MaxBytes: minMaxBytes}))(t)
 	defer f.Close()
 	begin(t, f)
-	if err := f.Append(one, Record{Kind: KindWrite, Sequence: 1, Request: make([]byte, minMaxBytes/4)}); !errors.Is(err,
-		ErrTooLarge) {
-		t.Errorf("want ErrTooLarge, got %v", err)
-	}
+	check.Is(t, f.Append(one, Record{Kind: KindWrite, Sequence: 1, Request: make([]byte, minMaxBytes/4)}), ErrTooLarge)
 	id, first := uint64(0), uint64(0)
 	largest := int64(0)
 	for range 30 {

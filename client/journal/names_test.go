@@ -32,9 +32,7 @@ func TestJournalBehindASymbolicLink(t *testing.T) {
 		t.Errorf("by its other name: want ErrLocked, got %v", err)
 	}
 	must.Do(t, f.Close())
-	if f, err = Open(link, Options{MustExist: true}); err != nil {
-		t.Fatal(err)
-	}
+	f = must.Get(Open(link, Options{MustExist: true}))(t)
 	defer f.Close()
 	if got := only(f); fmt.Sprint(tags(got)) != "[a]" {
 		t.Errorf("got %+v", got)

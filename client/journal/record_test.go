@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // everyRecord has a record of each kind, with all its fields set.
@@ -53,9 +55,8 @@ func TestCutRecordsAreRefused(t *testing.T) {
 			t.Errorf("%s and a byte: %+v, %v", name, longer, err)
 		}
 		for n := 1; n < lengthBytes; n++ {
-			if _, err := decodeGroup(append(bytes.Clone(whole), make([]byte, n)...)); !errors.Is(err, errShort) {
-				t.Errorf("%s and %d bytes of a length: %v", name, n, err)
-			}
+			check.Is(t, check.Err(decodeGroup(append(bytes.Clone(whole), make([]byte, n)...))), errShort,
+				"%s and %d bytes of a length", name, n)
 		}
 	}
 }
@@ -160,12 +161,8 @@ func TestHeadersOfOtherVersions(t *testing.T) {
 		}
 	}
 	other := filepath.Join("testdata", "version2.journal")
-	if _, err := Inspect(other); !errors.Is(err, ErrVersion) {
-		t.Errorf("inspecting: %v", err)
-	}
+	check.Is(t, check.Err(Inspect(other)), ErrVersion, "inspecting")
 	content, _ := os.ReadFile(other)
 	path := temporary(t)
-	if _, err := Open(path, Options{storage: newMemory().set(path, content)}); !errors.Is(err, ErrVersion) {
-		t.Errorf("opening: %v", err)
-	}
+	check.Is(t, check.Err(Open(path, Options{storage: newMemory().set(path, content)})), ErrVersion, "opening")
 }

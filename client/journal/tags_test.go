@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -79,9 +80,7 @@ func TestARefusedWriteFreesItsTag(t *testing.T) {
 	f := newMemory().open(t, temporary(t), Options{})
 	begin(t, f)
 	add(t, f, write(0, "rent"), Record{Kind: KindDropped, ID: 0})
-	if err := f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}))
 }
 
 // TestRememberedTagsOutliveForget: what was paid stays paid when the application
@@ -98,9 +97,7 @@ func TestRememberedTagsOutliveForget(t *testing.T) {
 	f = m.powerFailure(path, 0).open(t, path, Options{})
 	must.Get(f.Claim(one))(t)
 	add(t, f, Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 4, NextID: 1, NextSequence: 1}})
-	if err := f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}); !errors.Is(err, ErrTagInUse) {
-		t.Errorf("want ErrTagInUse, got %v", err)
-	}
+	check.Is(t, f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}), ErrTagInUse)
 }
 
 // TestRememberedTagsAreBounded: the newest are remembered, and the file and the memory stay
@@ -138,9 +135,7 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 	}
 	bounded()
 	must.Do(t, f.Close())
-	if f, err = Open(path, Options{MaxBytes: minMaxBytes}); err != nil {
-		t.Fatal(err)
-	}
+	f = must.Get(Open(path, Options{MaxBytes: minMaxBytes}))(t)
 	if n := len(only(f).Remembered); n*tagOverhead > minMaxBytes/32 {
 		t.Errorf("%d tags are remembered after opening", n)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
@@ -59,10 +60,8 @@ func (l *ledger) start() {
 	}
 	l.address = listener.Addr().String()
 	// Not the test's context, which ends before the cleanup.
-	e, err := embedded.Open(context.Background(), embedded.Options{Dir: l.dir, Version: "test", Listener: listener})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	e := must.Get(embedded.Open(context.Background(), embedded.Options{Dir: l.dir, Version: "test",
+		Listener: listener}))(l.t)
 	l.stop = sync.OnceFunc(func() {
 		if err := e.Close(); err != nil {
 			l.t.Error(err)
@@ -109,9 +108,7 @@ func runRelay(t *testing.T, relay *outbox.Relay) (stop func()) {
 	var running sync.WaitGroup
 	// Ends with stop, which waits for it.
 	running.Go(func() {
-		if err := relay.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		check.Is(t, relay.Run(ctx), context.Canceled)
 	})
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -184,9 +181,7 @@ func payloads(t *testing.T, c *client.Client) map[string][]string {
 		if errors.Is(err, failure.ErrNotFound) {
 			return found
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, tx := range block.GetTransactions() {
 			for _, o := range tx.GetOperations() {
 				if a := o.GetAppend(); a != nil {
@@ -303,9 +298,7 @@ func TestRefusedRow(t *testing.T) {
 		status = await(t, db, func(s *outbox.Status) bool {
 			return isStopped(s) && len(s.Rows) == 1 && s.Rows[0].ID > refused
 		})
-		if err := outbox.Skip(t.Context(), db, "", refused); !errors.Is(err, outbox.ErrNothingToDo) {
-			t.Error(err)
-		}
+		check.Is(t, outbox.Skip(t.Context(), db, "", refused), outbox.ErrNothingToDo)
 		for range 2 {
 			must.Do(t, outbox.Skip(t.Context(), db, "", status.Rows[len(status.Rows)-1].ID))
 			rows := len(status.Rows)
@@ -530,9 +523,7 @@ func TestWhatStopsAStream(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 			must.Do(t, outbox.Resume(t.Context(), db, "", "s"))
-			if err := outbox.Resume(t.Context(), db, "", "s"); !errors.Is(err, outbox.ErrNothingToDo) {
-				t.Error(err)
-			}
+			check.Is(t, outbox.Resume(t.Context(), db, "", "s"), outbox.ErrNothingToDo)
 			_, stop = run(t, dial(t, l.address), db, outbox.Options{})
 			await(t, db, settled)
 			stop()
@@ -653,8 +644,6 @@ func TestMistakes(t *testing.T) {
 		"Settle": func() error { return outbox.Settle(t.Context(), db, "", 7, true) },
 		"Resume": func() error { return outbox.Resume(t.Context(), db, "", "s") },
 	} {
-		if err := change(); !errors.Is(err, outbox.ErrNothingToDo) {
-			t.Errorf("%s: %v", name, err)
-		}
+		check.Is(t, change(), outbox.ErrNothingToDo, "%s", name)
 	}
 }

@@ -111,9 +111,7 @@ func TestRestoredDatabase(t *testing.T) {
 			same(t, payloads(t, ledger), want)
 			for _, row := range status.Rows { // the operator looks into the ledger
 				if payload := payloadOf(t, db, row.ID); payload != "new" {
-					if err := outbox.Settle(t.Context(), db, "", row.ID, true); err != nil {
-						t.Error(row, err)
-					}
+					must.Do(t, outbox.Settle(t.Context(), db, "", row.ID, true), "%v", row)
 				}
 			}
 			must.Do(t, outbox.Resume(t.Context(), db, "", "s"))

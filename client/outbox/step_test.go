@@ -179,9 +179,7 @@ func (b *stepBed) finish(t *testing.T, stream string) {
 			t.Errorf("row %d has number %d, and its transaction is %v", next, sequence, found)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, rows.Err())
 }
 
 // pausing starts a relay that waits at a step, for goOn, and returns once it is there.
@@ -290,10 +288,8 @@ func TestStallAtEachStep(t *testing.T) {
 	for _, where := range everyStep() {
 		t.Run(fmt.Sprintf("%s/%d", where.step, where.times), func(t *testing.T) {
 			proxy := storefaults.Start(t, b.server.Address)
-			db, err := pgxpool.New(t.Context(), strings.Replace(b.server.URL, b.server.Address, proxy.Address, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := must.Get(pgxpool.New(t.Context(), strings.Replace(b.server.URL, b.server.Address, proxy.Address,
+				1)))(t)
 			t.Cleanup(db.Close)
 			stream, here := b.begin(t), make(chan struct{})
 			stop := b.runOver(t, db, stream, once(where.step, where.times, func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -26,10 +27,8 @@ var scope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 func connected(t *testing.T) *client.Client {
 	t.Helper()
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	l, err := embedded.Open(t.Context(), embedded.Options{Dir: filepath.Join(t.TempDir(), "data"), Listener: listener})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: filepath.Join(t.TempDir(), "data"),
+		Listener: listener}))(t)
 	c := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), l.Close()); err != nil {
@@ -56,9 +55,7 @@ func indexOf(t *testing.T, c *client.Client, tag string) uint64 {
 	if errors.Is(err, failure.ErrNotFound) {
 		return 0
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return e.GetVersion()
 }
 
@@ -116,9 +113,7 @@ func TestJournalThatIsGone(t *testing.T) {
 	if _, err := Open(t.Context(), Options{Client: c, Dir: dir, Scope: scope, ClientID: "till", Log: l}); err == nil {
 		t.Error("it was opened")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "journal")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a journal was made: %v", err)
-	}
+	check.Is(t, check.Err(os.Stat(filepath.Join(dir, "journal"))), os.ErrNotExist, "a journal was made")
 }
 
 // killedAfter leaves the journal as a program does that was killed with payments under way: the first so many of them
@@ -133,9 +128,7 @@ func killedAfter(t *testing.T, c *client.Client, dir string, payments []*Payment
 		if err == nil {
 			_, err = pending.Wait(t.Context())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	must.Do(t, errors.Join(w.Close(t.Context()), j.Close()))
 }
@@ -150,9 +143,7 @@ func TestSettlesWhatAKillLeft(t *testing.T) {
 	if err == nil {
 		err = errors.Join(l.Intend(intended...), l.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	killedAfter(t, c, dir, intended, 2)
 	before := indexOf(t, c, "t-0")
 	p, l := payer(t, c, dir)
@@ -209,14 +200,10 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := Options{Client: c, Dir: dir, Scope: scope, ClientID: "till", Log: l}
-	if _, err := Open(ctx, o); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	check.Is(t, check.Err(Open(ctx, o)), context.Canceled)
 	// The journal was closed, so that it can be opened again.
 	j := must.Get(journal.Open(filepath.Join(dir, "journal"), journal.Options{MustExist: true}))(t)
-	if err := j.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, j.Close())
 }
 
 // TestAPersonSettles what is neither fenced nor expired: the Payer does not guess.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -98,9 +99,7 @@ func TestProofOfTheGoldenTransaction(t *testing.T) {
 	if err != nil || !bytes.Equal(hash, golden(t, "block_header_hash")) {
 		t.Errorf("the header's hash is %x (%v), want %x", hash, err, golden(t, "block_header_hash"))
 	}
-	if err := proof.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1}); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, proof.VerifyTransaction(transaction, header, &seqledgerv1.MerkleProof{TreeSize: 1}))
 }
 
 // node and tree build the Merkle tree of RFC 6962, section 2.1, literally; path is its section 2.1.1.
@@ -171,17 +170,14 @@ func TestProofsOfEveryPosition(t *testing.T) {
 	for n := 1; n <= 17; n++ {
 		for position := range n {
 			transaction, header, inclusion := blockOf(t, n, position)
-			if err := proof.VerifyTransaction(transaction, header, inclusion); err != nil {
-				t.Errorf("%d of %d: %v", position, n, err)
-			}
+			must.Do(t, proof.VerifyTransaction(transaction, header, inclusion), "%d of %d", position, n)
 			if n == 1 {
 				continue
 			}
 			other, _, _ := blockOf(t, n, (position+1)%n)
 			other.BlockPosition = uint32(position)
-			if err := proof.VerifyTransaction(other, header, inclusion); !errors.Is(err, proof.ErrInvalid) {
-				t.Errorf("another transaction as %d of %d: %v", position, n, err)
-			}
+			check.Is(t, proof.VerifyTransaction(other, header, inclusion), proof.ErrInvalid,
+				"another transaction as %d of %d", position, n)
 		}
 	}
 }

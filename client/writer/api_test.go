@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -107,13 +108,9 @@ func TestShutdown(t *testing.T) {
 	go func() { down <- c.Shutdown(t.Context()) }()
 	<-other.Done() // which has nothing to wait for
 	eventually(t, "the other Writer to close", func() bool { return writer.Closing(w) })
-	if _, err := w.Submit(t.Context(), payload("3")); !errors.Is(err, failure.ErrClosed) {
-		t.Errorf("want ErrClosed, got %v", err)
-	}
+	check.Is(t, check.Err(w.Submit(t.Context(), payload("3"))), failure.ErrClosed)
 	release(w, 2)
-	if err := <-down; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-down)
 	wantCommitted(t, p[1], 2)
 	if err := ask(t.Context(), c); !errors.Is(err, failure.ErrClosed) {
 		t.Errorf("want the Client closed, got %v", err)
@@ -159,15 +156,11 @@ func TestCountersAndLog(t *testing.T) {
 	})
 	w := newWriter(t, c, "till-7")
 	must.Get(w.Write(t.Context(), payload("secret payload")))(t)
-	if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, failure.ErrConditionFailed) {
-		t.Fatal(err)
-	}
+	must.Is(t, check.Err(w.Write(t.Context(), create("taken"))), failure.ErrConditionFailed)
 	seen.Store(1)
 	must.Do(t, ask(t.Context(), c))
 	must.Get(newWriter(t, c, "till-7").Write(t.Context(), payload("x")))(t)
-	if _, err := w.Write(t.Context(), payload("y")); !errors.Is(err, failure.ErrFenced) {
-		t.Fatal(err)
-	}
+	must.Is(t, check.Err(w.Write(t.Context(), payload("y"))), failure.ErrFenced)
 	n := c.Counters()
 	want := client.Counters{CallRepeats: 1, Streams: 2, Sent: 5, Committed: 2, Refused: 2, Fences: 1}
 	if n != want {

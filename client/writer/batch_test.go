@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -73,9 +74,7 @@ func TestBatchThatIsNotDecided(t *testing.T) {
 	unreachable := must.Get(client.New(client.Options{Server: address, MaxAttempts: 2}))(t)
 	t.Cleanup(func() { _ = unreachable.Close() })
 	for _, r := range unreachable.WriteBatch(t.Context(), batchWrites()) {
-		if !errors.Is(r.Err, failure.ErrNotExecuted) {
-			t.Errorf("never sent: %v", r.Err)
-		}
+		check.Is(t, r.Err, failure.ErrNotExecuted, "never sent")
 	}
 	s, c := start(t)
 	s.set(func(s *fakeServer) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // BenchmarkWriters measures writes of many Writers, each with one outstanding,
@@ -35,11 +36,8 @@ func benchmarkWriters(b *testing.B, open func(testing.TB) writer.JournalFile) {
 			left.Store(int64(b.N))
 			writes := make([]func() error, writers)
 			for i := range writes {
-				w, err := writer.Open(b.Context(),
-					c, writer.WithJournal(writer.Options{Scope: org, ClientID: fmt.Sprintf("w%d", i)}, shared))
-				if err != nil {
-					b.Fatal(err)
-				}
+				w := must.Get(writer.Open(b.Context(),
+					c, writer.WithJournal(writer.Options{Scope: org, ClientID: fmt.Sprintf("w%d", i)}, shared)))(b)
 				op := payload("0123456789012345678901234567890123456789012345678901234567890123")
 				writes[i] = func() error { _, err := w.Write(b.Context(), op); return err }
 			}

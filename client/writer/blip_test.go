@@ -166,9 +166,7 @@ func TestAWatchOutlivesALoadBalancersWord(t *testing.T) {
 	// Ends once requests were turned away, which the watch's end would prevent.
 	go func() { defer close(done); b.passAfter(t, 2) }()
 	for block, err := range dial(t, s).Watch(t.Context(), &seqledgerv1.WatchRequest{Scope: org}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if seen++; block.GetHeader().GetHeight() != uint64(seen) {
 			t.Fatalf("block %d came as number %d", block.GetHeader().GetHeight(), seen)
 		}
@@ -243,9 +241,7 @@ func TestATokenThatStaysRefused(t *testing.T) {
 		s.set(func(s *fakeServer) { s.onStream = unauthenticated })
 		p := burst(t, w, payload("1"))[0]
 		pass(55 * time.Second)
-		if err := w.Err(); err != nil {
-			t.Fatalf("the Writer has ended within the minute: %v", err)
-		}
+		must.Do(t, w.Err(), "the Writer has ended within the minute")
 		<-w.Done()
 		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrUnauthenticated) {
 			t.Errorf("want the server's reason, got %v", err)
@@ -278,9 +274,7 @@ func TestATokenRefusedNowAndThen(t *testing.T) {
 			wantCommitted(t, p, n+1)
 			pass(time.Hour)
 		}
-		if err := w.Err(); err != nil {
-			t.Errorf("the Writer has ended: %v", err)
-		}
+		must.Do(t, w.Err(), "the Writer has ended")
 	})
 }
 

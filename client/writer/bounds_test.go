@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -121,9 +122,7 @@ func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	default:
 		t.Error("the Writer has not ended")
 	}
-	if _, err := j.Claim(till); err != nil {
-		t.Errorf("the stream of a closed Writer is taken: %v", err)
-	}
+	must.Do(t, check.Err(j.Claim(till)), "the stream of a closed Writer is taken")
 }
 
 // TestClientCloseDoesNotWaitForTheDisk for ever, and says so; nor does Open beyond

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -129,7 +130,5 @@ func manyCalls(t *testing.T, c *client.Client, calls int) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, group.Wait())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -27,18 +28,14 @@ func TestClosedTwice(t *testing.T) {
 	must.Do(t, first.Close(t.Context()))
 	second := mustJournaled(t, c, j)
 	told(t, second, "b")
-	if err := first.Close(t.Context()); err != nil { // what a defer does
-		t.Fatal(err)
-	}
+	must.Do(t, first.Close(t.Context())) // what a defer does
 	if third, err := journaled(t, dial(t, s), j); err == nil {
 		t.Error("two Writers of one process have the same stream of one journal")
 		_ = third.Close(t.Context())
 	} else if !errors.Is(err, journal.ErrClaimed) {
 		t.Errorf("want ErrClaimed, got %v", err)
 	}
-	if _, err := second.Write(t.Context(), payload("c")); err != nil {
-		t.Errorf("the second Writer is ended by closing the first: %v", err)
-	}
+	must.Do(t, check.Err(second.Write(t.Context(), payload("c"))), "the second Writer is ended by closing the first")
 }
 
 // staleCopy leaves the copy of a journal that holds writes 1 and 2, which were

@@ -22,9 +22,7 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 	second := newWriter(t, c, "w")
 	wantNotExecuted(t, burst(t, first, payload("late"))[0], failure.ErrFenced)
 	<-first.Done()
-	if err := second.Err(); err != nil {
-		t.Errorf("the second Writer has ended, too: %v", err)
-	}
+	must.Do(t, second.Err(), "the second Writer has ended, too")
 	if receipt, err := second.Write(t.Context(), payload("2")); err != nil || receipt.GetSequence() != 2 {
 		t.Errorf("the second Writer must go on at 2, got %v, %v", receipt, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -93,9 +94,7 @@ func TestAWriteThatIsTooLargeAlone(t *testing.T) {
 		t.Errorf("want the server's refusal, got %v", err)
 	}
 	for _, p := range rest {
-		if _, err := p.Wait(t.Context()); err != nil {
-			t.Fatalf("another Writer's write: %v", err)
-		}
+		must.Do(t, check.Err(p.Wait(t.Context())), "another Writer's write")
 	}
 	must.Do(t, w.Resume(t.Context()))
 	if receipt, err := w.Write(t.Context(), payload("after")); err != nil || receipt.GetSequence() != 3 {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
@@ -148,9 +147,7 @@ func told(t testing.TB, w *writer.Writer, tag string) *writer.Pending {
 	if err == nil {
 		_, err = p.Wait(t.Context())
 	}
-	if err != nil {
-		t.Fatalf("writing %s: %v", tag, err)
-	}
+	must.Do(t, err, "writing %s", tag)
 	return p
 }
 
@@ -269,9 +266,7 @@ func TestJournalFull(t *testing.T) {
 		accepted <- err
 	}()
 	must.Do(t, first.Acknowledge())
-	if err := <-accepted; err != nil {
-		t.Errorf("room became free, but: %v", err)
-	}
+	must.Do(t, <-accepted, "room became free, but")
 	_, err = w.Submit(t.Context(), payload(string(make([]byte, 5<<10))))
 	if !errors.Is(err, journal.ErrTooLarge) || !errors.Is(err, failure.ErrNotExecuted) {
 		t.Errorf("want ErrTooLarge, got %v", err)
@@ -284,22 +279,11 @@ func copyFile(t testing.TB, from, to string) {
 	if err == nil {
 		err = os.WriteFile(to, content, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // eventually polls, because what it waits for happens in a server.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	must.Await(t, condition, what)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -157,9 +158,7 @@ func TestJournalNothingIsSentBeforeItIsDurable(t *testing.T) {
 		t.Error("a write was sent before it was durable")
 	}
 	close(release)
-	if _, err := p.Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Get(p.Wait(t.Context()))(t)
 }
 
 // TestJournalSessionOrder: an attempt is in the journal before it is sent, and
@@ -221,22 +220,14 @@ func TestJournalOptions(t *testing.T) {
 		}
 	}
 	w := mustJournaled(t, c, j)
-	if _, err := journaled(t, c, j); !errors.Is(err, journal.ErrClaimed) {
-		t.Errorf("two writers of one stream: %v", err)
-	}
+	check.Is(t, check.Err(journaled(t, c, j)), journal.ErrClaimed, "two writers of one stream")
 	for _, tag := range []string{"", "\xff", string(make([]byte, 257))} {
-		if _, err := w.SubmitTagged(t.Context(), tag, payload("x")); !errors.Is(err, failure.ErrNotExecuted) {
-			t.Errorf("tag %q: %v", tag, err)
-		}
+		check.Is(t, check.Err(w.SubmitTagged(t.Context(), tag, payload("x"))), failure.ErrNotExecuted, "tag %q", tag)
 	}
-	if _, err := newWriter(t, c, "other").SubmitTagged(t.Context(), "tag",
-		payload("x")); !errors.Is(err, failure.ErrNotExecuted) {
-		t.Errorf("a tag without a journal: %v", err)
-	}
+	check.Is(t, check.Err(newWriter(t, c, "other").SubmitTagged(t.Context(), "tag",
+		payload("x"))), failure.ErrNotExecuted, "a tag without a journal")
 	must.Do(t, w.Close(t.Context()))
-	if err := mustJournaled(t, c, j).Close(t.Context()); err != nil {
-		t.Errorf("the stream of a closed writer is free, but: %v", err)
-	}
+	must.Do(t, mustJournaled(t, c, j).Close(t.Context()), "the stream of a closed writer is free, but")
 }
 
 // TestJournalExactlyOnceUnderFaults is TestExactlyOnceUnderFaults with Writers
@@ -335,13 +326,9 @@ func (b *bookkeeper) settle(t *testing.T, w *writer.Writer, sent []*writer.Pendi
 			t.Errorf("%s: %v", p.Tag(), err)
 		}
 		b.told[p.Tag()] = err
-		if err := p.Acknowledge(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, p.Acknowledge())
 	}
-	if err := w.Resume(t.Context()); err != nil {
-		t.Errorf("%s: %v", b.name, err)
-	}
+	must.Do(t, w.Resume(t.Context()), "%s", b.name)
 }
 
 // audit: what was told as committed is there once, everything else is not.

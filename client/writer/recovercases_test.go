@@ -242,9 +242,7 @@ func (l *recoverLife) live(t *testing.T, j *journal.File) {
 		l.settle(t, w)
 	}
 	if l.Forget {
-		if err := j.Forget(till); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, j.Forget(till))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -109,9 +111,7 @@ func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
 		!errors.Is(err, failure.ErrNotExecuted) {
 		t.Errorf("before Resume a write must be refused as stopped, got %v", err)
 	}
-	if err := w.Resume(t.Context()); err != nil {
-		t.Fatalf("resuming: %v", err)
-	}
+	must.Do(t, w.Resume(t.Context()), "resuming")
 	if receipt, err := w.Write(t.Context(), payload("6")); err != nil || receipt.GetSequence() != 2 {
 		t.Errorf("after Resume the refused number is next, got %v, %v", receipt, err)
 	}
@@ -140,12 +140,8 @@ func TestARefusalIsFencedWhenCopiesBehindItAreUnderWay(t *testing.T) {
 	release(w, len(p))
 	wantNotExecuted(t, p[1], failure.ErrConditionFailed)
 	wantNotExecuted(t, p[2], writer.ErrStopped)
-	if err := w.Resume(t.Context()); err != nil {
-		t.Fatalf("resuming: %v", err)
-	}
-	if _, err := w.Write(t.Context(), payload("new 2")); err != nil {
-		t.Fatalf("writing on: %v", err)
-	}
+	must.Do(t, w.Resume(t.Context()), "resuming")
+	must.Do(t, check.Err(w.Write(t.Context(), payload("new 2"))), "writing on")
 	if !s.releaseGhost(func(int) int { return 0 }) {
 		t.Fatal("the test must have a copy under way")
 	}

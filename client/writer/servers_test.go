@@ -21,10 +21,7 @@ func nodes(t *testing.T, n int) []*fakeServer {
 	var all []*fakeServer
 	for range n {
 		s := &fakeServer{ledger: ledger, height: 3}
-		listener, err := freeport.Listen(t.Context(), "") // its address stays free once it is closed
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := must.Get(freeport.Listen(t.Context(), ""))(t) // its address stays free once it is closed
 		s.address = listener.Addr().String()
 		stop := s.serve(listener)
 		var once atomic.Bool
@@ -123,9 +120,7 @@ func TestTheLeaderIsAsked(t *testing.T) {
 				t.Fatal(receipt, err)
 			}
 			wantCommitted(t, burst(t, newWriter(t, c, "w"), payload("x"))[0], 1)
-			if err := ask(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, ask(t.Context(), c))
 			if n := len(leader.unary); n != 1 {
 				t.Errorf("the leader got %d calls", n)
 			}

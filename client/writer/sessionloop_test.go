@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -132,9 +133,7 @@ func TestAnEvictedStreamIsNotOpenedAgainIfForbidden(t *testing.T) {
 		w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", NoReopen: true}))(t)
 		s.ledger.evictAll()
 		pass(17 * time.Hour)
-		if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, failure.ErrExpired) {
-			t.Errorf("want ErrExpired, got %v", err)
-		}
+		check.Is(t, check.Err(w.Write(t.Context(), payload("1"))), failure.ErrExpired)
 	})
 }
 
@@ -145,9 +144,7 @@ func TestAKeepAliveFindsTheTakeover(t *testing.T) {
 		first := newWriter(t, c, "w")
 		newWriter(t, c, "w")
 		pass(9 * time.Hour)
-		if err := first.Err(); !errors.Is(err, failure.ErrFenced) {
-			t.Errorf("want ErrFenced, got %v", err)
-		}
+		check.Is(t, first.Err(), failure.ErrFenced)
 	})
 }
 
@@ -243,9 +240,7 @@ func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 					}
 				})
 				pass(9 * time.Hour)
-				if err := w.Err(); !errors.Is(err, failure.ErrFenced) {
-					t.Errorf("want ErrFenced, got %v", err)
-				}
+				check.Is(t, w.Err(), failure.ErrFenced)
 				if now := s.ledger.state(org, "w").GetSession(); expired && now != theirs {
 					t.Errorf("their session %d was replaced by %d", theirs, now)
 				}

@@ -14,16 +14,15 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // receiptOf returns an encoded answer to a write.
 func receiptOf(t *testing.T, txID string) []byte {
 	t.Helper()
-	body, err := proto.Marshal(&seqledgerv1.WriteResponse{Receipt: &seqledgerv1.Receipt{Sequence: 1, TxId: txID}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(proto.Marshal(&seqledgerv1.WriteResponse{Receipt: &seqledgerv1.Receipt{Sequence: 1,
+		TxId: txID}}))(t)
 	return body
 }
 

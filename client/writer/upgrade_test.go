@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -92,13 +93,9 @@ func TestHTTP2OnRequest(t *testing.T) {
 		pass.ServeHTTP(w, r)
 	})
 	c := dial(t, s, func(o *client.Options) { o.HTTP2 = true })
-	if _, err := newWriter(t, c, "till").Write(t.Context(), payload("a")); err != nil {
-		t.Error(err)
-	}
-	if _, err := c.GetClientState(t.Context(),
-		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}); err != nil {
-		t.Error(err)
-	}
+	must.Get(newWriter(t, c, "till").Write(t.Context(), payload("a")))(t)
+	must.Get(c.GetClientState(t.Context(),
+		&seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "till"}))(t)
 }
 
 // TestThroughAProxy: a reverse proxy that knows WebSocket passes it on. A connection that it

@@ -27,9 +27,7 @@ func TestAWriterContinuesTheStream(t *testing.T) {
 				t.Fatalf("want sequence %d, got %v, %v", want, receipt, err)
 			}
 		}
-		if err := w.Close(t.Context()); err != nil {
-			t.Fatalf("closing: %v", err)
-		}
+		must.Do(t, w.Close(t.Context()), "closing")
 	}
 	if got := s.header.Get("Connect-Accept-Encoding"); got != "" {
 		t.Errorf("the stream must not ask for compression, asked for %q", got)

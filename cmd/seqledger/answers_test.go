@@ -154,7 +154,5 @@ func TestPoisonedWrite(t *testing.T) {
 		}
 	}
 	close(answered)
-	if err := <-stop; err != nil {
-		t.Errorf("another stream's Writer was ended by it: %v", err)
-	}
+	must.Do(t, <-stop, "another stream's Writer was ended by it")
 }

@@ -25,9 +25,7 @@ func TestWriteReplay(t *testing.T) {
 	var sequence uint64
 	var key string
 	var announced noticeReport // with --json notices are objects
-	if err := json.Unmarshal([]byte(first.stderr), &announced); err != nil {
-		t.Fatalf("want a notice, got %q: %v", first.stderr, err)
-	}
+	must.Do(t, json.Unmarshal([]byte(first.stderr), &announced), "want a notice, got %q", first.stderr)
 	if _, err := fmt.Sscanf(strings.ReplaceAll(announced.Notice, ",", " "),
 		"writing sequence %d  key %s", &sequence, &key); err != nil {
 		t.Fatalf("want the sequence and the key announced: %v in %q", err, first.stderr)

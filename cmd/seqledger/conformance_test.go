@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -52,9 +53,7 @@ func TestConformanceThatIsCanceled(t *testing.T) {
 	gone := errors.New("no more time")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, gone)
 	defer cancel()
-	if _, err := conformance.Run(ctx, options); !errors.Is(err, gone) {
-		t.Errorf("Run after it was canceled: %v", err)
-	}
+	check.Is(t, check.Err(conformance.Run(ctx, options)), gone, "Run after it was canceled")
 	options.Program = "/nonexistent"
 	if _, err := conformance.Run(t.Context(), options); err == nil || !strings.HasPrefix(err.Error(), "case num") {
 		t.Errorf("Run without a server: %v", err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -144,9 +145,7 @@ func TestConformanceTableReports(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "go.json")
-	if _, err := readConformance(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a report that is not there: %v", err)
-	}
+	check.Is(t, check.Err(readConformance(path)), fs.ErrNotExist, "a report that is not there")
 	cases := conformance.Cases()
 	report := conformance.Report{Results: []conformance.Result{
 		{Case: cases[0]}, {Case: cases[1], Problem: "write-1 is in the ledger twice"},

@@ -151,9 +151,7 @@ func TestImportWithoutItsJournal(t *testing.T) {
 		"lost":     func() error { return os.Remove(path) },
 		"set back": func() error { return os.WriteFile(path, early, 0o600) },
 	} {
-		if err := setBack(); err != nil {
-			t.Fatal(name, err)
-		}
+		must.Do(t, setBack(), "%v", name)
 		s.do(t, importArgs(input)...).expect(t, exitRefused, "has 20 writes", "--client-id")
 		if now := loaderState(t, s, "session"); now != session || loaderState(t, s, "lastCommittedSequence") != "20" {
 			t.Errorf("%s: the stream was changed", name)

@@ -117,9 +117,8 @@ func TestSurveyNamesTheLine(t *testing.T) {
 			t.Errorf("%q: got %v, want line %d", content, err, line)
 		}
 		// Lines that an earlier run has checked are not checked again.
-		if _, err := surveyInput(t.Context(), strings.NewReader(content), modeOperations, nil); err != nil {
-			t.Errorf("%q: unchecked: %v", content, err)
-		}
+		must.Do(t, check.Err(surveyInput(t.Context(), strings.NewReader(content), modeOperations, nil)),
+			"%q: unchecked", content)
 	}
 	_, err := surveyInput(t.Context(), strings.NewReader(strings.Repeat("x", 1<<20+1)), modeLines, ignore)
 	if bad, ok := errors.AsType[*lineError](err); !ok || bad.Line != 1 {
@@ -129,7 +128,5 @@ func TestSurveyNamesTheLine(t *testing.T) {
 	interrupt := errors.New("an operator")
 	cancel(interrupt)
 	_, err = surveyInput(ctx, strings.NewReader(strings.Repeat("x\n", 2048)), modeLines, ignore)
-	if !errors.Is(err, interrupt) {
-		t.Errorf("interrupted: %v", err)
-	}
+	check.Is(t, err, interrupt, "interrupted")
 }

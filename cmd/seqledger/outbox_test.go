@@ -39,9 +39,7 @@ func openPool(t *testing.T, url string) *pgxpool.Pool {
 // execute runs a statement.
 func execute(t *testing.T, db *pgxpool.Pool, statement string, arguments ...any) {
 	t.Helper()
-	if _, err := db.Exec(t.Context(), statement, arguments...); err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
+	must.Do(t, check.Err(db.Exec(t.Context(), statement, arguments...)), "%s", statement)
 }
 
 // outboxSays waits until the output of outbox status contains all the texts.

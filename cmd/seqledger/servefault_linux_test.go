@@ -108,8 +108,6 @@ func TestFault_ServerWithoutDescriptors(t *testing.T) {
 	}()
 	awaitLog(t, s.process, "too many open files")
 	must.Do(t, unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &before, nil))
-	if err := <-answered; err != nil {
-		t.Errorf("a client that waited for a descriptor: %v", err)
-	}
+	must.Do(t, <-answered, "a client that waited for a descriptor")
 	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
 }

@@ -72,9 +72,7 @@ func (l *killLoad) write(t *testing.T, w *writer.Writer, id int, stop chan struc
 	for n := 1; ; n++ {
 		select {
 		case <-stop:
-			if err := w.Close(context.Background()); err != nil {
-				t.Errorf("writer %d: close: %v", id, err)
-			}
+			must.Do(t, w.Close(context.Background()), "writer %d: close", id)
 			return
 		default:
 		}

@@ -32,9 +32,7 @@ func TestScreen(t *testing.T) {
 	} {
 		var s screen
 		for line := range strings.Lines(text) { // a piece may end anywhere but within a sequence
-			if err := s.write(line); err != nil {
-				t.Errorf("%q: %v", text, err)
-			}
+			must.Do(t, s.write(line), "%q", text)
 		}
 		if !slices.Equal(s.lines, want) {
 			t.Errorf("%q shows %q, want %q", text, s.lines, want)

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -52,9 +53,7 @@ func TestErrors(t *testing.T) {
 	l := open(t, embedded.Options{PrincipalKeys: 1})
 	store := l.Store()
 	first := request("first")
-	if _, err := store.Get(t.Context(), &first.Key); !errors.Is(err, idempotency.ErrNotFound) {
-		t.Errorf("Get of an absent record: %v", err)
-	}
+	check.Is(t, check.Err(store.Get(t.Context(), &first.Key)), idempotency.ErrNotFound, "Get of an absent record")
 	must.Equal(t, must.Get(store.Reserve(t.Context(), first))(t).Outcome, idempotency.Acquired,
 		"the first Reserve: %+v")
 	_, err := store.Reserve(t.Context(), request("second"))
@@ -100,12 +99,8 @@ func TestDamagedResponse(t *testing.T) {
 			_, err = state.WriteAt([]byte("damage"), int64(bytes.Index(content, response[:1000])))
 		}
 		must.Do(t, err)
-		if _, err := store.Get(t.Context(), &reserved.Key); !errors.Is(err, idempotency.ErrDamaged) {
-			t.Errorf("Get: %v", err)
-		}
-		if _, err := store.Reserve(t.Context(), reserved); !errors.Is(err, idempotency.ErrDamaged) {
-			t.Errorf("Reserve: %v", err)
-		}
+		check.Is(t, check.Err(store.Get(t.Context(), &reserved.Key)), idempotency.ErrDamaged, "Get")
+		check.Is(t, check.Err(store.Reserve(t.Context(), reserved)), idempotency.ErrDamaged, "Reserve")
 	})
 }
 
@@ -131,7 +126,5 @@ func TestOpenFails(t *testing.T) {
 	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: "/dev/null/data", Listener: listener}); err == nil {
 		t.Fatal("a ledger below a device was opened")
 	}
-	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the listener is still open: %v", err)
-	}
+	check.Is(t, check.Err(listener.Accept()), net.ErrClosed, "the listener is still open")
 }

@@ -314,10 +314,7 @@ func TestRouteTimeout(t *testing.T) {
 	t.Cleanup(stuck.Close)
 	defaults := plain(stuck.URL)
 	defaults.Shared = true
-	c, err := load(t, defaults, "routes: [{path: /slow, upstream_timeout: 20ms}]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, "routes: [{path: /slow, upstream_timeout: 20ms}]"))(t)
 	base, g := start(t, c)
 	if status, _, _ := send(t, http.MethodPost, base+"/slow", `"k"`, ""); status != http.StatusGatewayTimeout {
 		t.Error(status)

@@ -160,9 +160,7 @@ func TestBusyHTTP2IsKept(t *testing.T) {
 		return err
 	}
 	for range 3 {
-		if err := get("/"); err != nil {
-			t.Fatal("a new connection is not served:", err)
-		}
+		must.Do(t, get("/"), "a new connection is not served")
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- get("/wait") }() // received below
@@ -171,9 +169,7 @@ func TestBusyHTTP2IsKept(t *testing.T) {
 		t.Error("a connection beyond the bound was taken")
 	}
 	close(s.blocking)
-	if err := <-answer; err != nil {
-		t.Error("a request under way was cut off:", err)
-	}
+	must.Do(t, <-answer, "a request under way was cut off")
 }
 
 // The bound holds below TLS, too.

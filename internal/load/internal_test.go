@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestOpenLoopsAreComplete: every operation that is due in the measured time is served or counted as not served, for
@@ -28,9 +29,7 @@ func TestOpenLoopsAreComplete(t *testing.T) {
 						return nil
 					})
 					what := fmt.Sprintf("%d workers, %v a second, %v each", workers, rate, took)
-					if err != nil {
-						t.Fatalf("%s: %v", what, err)
-					}
+					must.Do(t, err, "%s", what)
 					due := int64(math.Ceil(3*rate)) - int64(math.Ceil(rate))
 					check.Equal(t, r.Operations+r.Unserved, due, "%s: %d served and %d not, of %d: %v", what,
 						r.Operations, r.Unserved, due)

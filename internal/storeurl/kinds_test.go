@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestKindsOfStores: what is a store is known by its scheme alone, without a connection, and the help names them all.
@@ -62,9 +63,7 @@ func TestKindsOfStores(t *testing.T) {
 			}
 		}
 		if test.store && !test.preparations {
-			if _, err := Init(t.Context(), test.url); !errors.Is(err, ErrNothingToInit) {
-				t.Errorf("%q: init: %v", test.url, err)
-			}
+			check.Is(t, check.Err(Init(t.Context(), test.url)), ErrNothingToInit, "%q: init", test.url)
 		}
 	}
 	for scheme := range kinds {

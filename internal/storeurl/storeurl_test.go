@@ -3,7 +3,6 @@ package storeurl
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -92,9 +91,7 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	if _, err := Init(t.Context(), "memory:"); !errors.Is(err, ErrNothingToInit) {
-		t.Errorf("Init: %v", err)
-	}
+	check.Is(t, check.Err(Init(t.Context(), "memory:")), ErrNothingToInit, "Init")
 	if text, err := Statements("postgres://db"); err != nil || !strings.Contains(text, "CREATE TABLE") {
 		t.Errorf("Statements: %q, %v", text, err)
 	}

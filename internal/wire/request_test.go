@@ -374,9 +374,7 @@ func TestCodecsKeepTheError(t *testing.T) {
 		if m, err := r.Get(); err != nil || !proto.Equal(m, want) {
 			t.Errorf("%s: got %v, %v", codec.name, m, err)
 		}
-		if err := codec.Unmarshal([]byte(codec.invalid), &r); err != nil {
-			t.Errorf("%s fails by itself: %v", codec.name, err)
-		}
+		must.Do(t, codec.Unmarshal([]byte(codec.invalid), &r), "%s fails by itself", codec.name)
 		if _, err := r.Get(); err == nil {
 			t.Errorf("%s: %q was taken", codec.name, codec.invalid)
 		}

@@ -235,9 +235,8 @@ func TestUnknownFieldAtAnyDepth(t *testing.T) {
 			t.Errorf("message %d: got %v", hide, err)
 		}
 	}
-	if err := decodeBinary(mustMarshal(t, everything()), new(seqledgerv1.WriteRequest)); err != nil {
-		t.Error("nothing was hidden, and something was found:", err)
-	}
+	must.Do(t, decodeBinary(mustMarshal(t, everything()), new(seqledgerv1.WriteRequest)),
+		"nothing was hidden, and something was found")
 }
 
 // spoiledWrite is a write with one text that is not UTF-8.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -51,10 +52,7 @@ func (l *ledgerFiles) add(a *Archive, number uint64) error {
 func newArchive(t testing.TB) (dir string, a *Archive) {
 	t.Helper()
 	dir = t.TempDir()
-	id, err := Create(Directory(dir), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(Create(Directory(dir), rand.Reader))(t)
 	a = must.Get(Open(Directory(dir), id))(t)
 	return dir, a
 }
@@ -94,9 +92,7 @@ func TestArchive(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) || a.Entries()[i].Last != f.Last || a.Confirmed(f.Number) != nil {
 			t.Errorf("%s: %v, %v", name, err, a.Confirmed(f.Number))
 		}
-		if err := l.add(a, f.Number); err != nil {
-			t.Errorf("%s again: %v", name, err)
-		}
+		must.Do(t, l.add(a, f.Number), "%s again", name)
 	}
 	if err := a.Confirmed(l.sealed[len(l.sealed)-1].Number + 1); err == nil {
 		t.Error("a file that is not there is confirmed")
@@ -140,9 +136,7 @@ func TestRefusals(t *testing.T) {
 	mustBeSound(t, dir, 2)
 	// One that goes away confirms nothing.
 	must.Do(t, os.Rename(filepath.Join(dir, IndexName), filepath.Join(dir, "away")))
-	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
-		t.Errorf("away: %v", err)
-	}
+	check.Is(t, a.Confirmed(1), ErrNone, "away")
 }
 
 // A crash at any step leaves what is confirmed as it was, and the file is added after it.
@@ -170,9 +164,7 @@ func TestCrashAtEachStep(t *testing.T) {
 		}
 		mustBeSound(t, dir, confirmed)
 		for number := uint64(2); number <= 3; number++ {
-			if err := l.add(again, number); err != nil {
-				t.Errorf("after a crash at %q: %v", crash, err)
-			}
+			must.Do(t, l.add(again, number), "after a crash at %q", crash)
 		}
 		mustBeSound(t, dir, 3)
 	}
@@ -264,9 +256,7 @@ func TestOlderIndex(t *testing.T) {
 	lines := bytes.SplitAfter(b, []byte("\n"))
 	older := bytes.Join(lines[:len(lines)-2], nil)
 	must.Do(t, os.WriteFile(path, older, 0o600))
-	if err := a.Confirmed(1); !errors.Is(err, ErrOther) {
-		t.Errorf("with an older index: %v", err)
-	}
+	check.Is(t, a.Confirmed(1), ErrOther, "with an older index")
 	again, err := Open(Directory(dir), "")
 	if err != nil || len(again.Entries()) != len(l.sealed)-1 {
 		t.Fatal(again, err)

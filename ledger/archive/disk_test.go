@@ -106,9 +106,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 		d.count, d.fail = 0, fail
 		err = l.add(a, 2)
 		if d.failed == "" {
-			if err != nil {
-				t.Error("nothing has failed:", err)
-			}
+			must.Do(t, err, "nothing has failed")
 			break
 		}
 		failed[d.failed] = true
@@ -121,9 +119,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 			continue
 		}
 		for number := uint64(2); number <= 3; number++ {
-			if err := l.add(mine, number); err != nil {
-				t.Errorf("%s, and then file %d: %v", d.failed, number, err)
-			}
+			must.Do(t, l.add(mine, number), "%s, and then file %d", d.failed, number)
 		}
 		mustBeSound(t, dir, 3)
 	}
@@ -146,9 +142,7 @@ func TestFailedCopyIsRemoved(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("the ledger stops")
 	cancel(why)
-	if err := a.Add(ctx, 1, f); !errors.Is(err, why) {
-		t.Errorf("the context has ended: %v", err)
-	}
+	check.Is(t, a.Add(ctx, 1, f), why, "the context has ended")
 	after, err := os.ReadDir(dir)
 	if err != nil || len(after) != len(before) {
 		t.Errorf("there was %v, and is %v: %v", before, after, err)
@@ -168,19 +162,13 @@ func TestCreateRefusals(t *testing.T) {
 	if _, err := Create(absent, rand.Reader); err == nil {
 		t.Error("it was made where nothing is")
 	}
-	if _, err := os.Stat(string(absent)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the directory was made: %v", err)
-	}
+	check.Is(t, check.Err(os.Stat(string(absent))), fs.ErrNotExist, "the directory was made")
 	empty := Directory(t.TempDir())
 	if _, err := Create(empty, strings.NewReader("too short")); err == nil {
 		t.Error("it has an id of too few bytes")
 	}
-	if _, err := Open(empty, ""); !errors.Is(err, ErrNone) {
-		t.Errorf("what failed has left an archive: %v", err)
-	}
-	if _, err := Open(Directory(dir), strings.Repeat("0", 32)); !errors.Is(err, ErrOther) {
-		t.Errorf("another id: %v", err)
-	}
+	check.Is(t, check.Err(Open(empty, "")), ErrNone, "what failed has left an archive")
+	check.Is(t, check.Err(Open(Directory(dir), strings.Repeat("0", 32))), ErrOther, "another id")
 	for what, err := range map[string]error{
 		"list": second(absent.List()), "sync": absent.Sync(), "verify": second(Verify(t.Context(), absent, nil)),
 		"remove": absent.Remove("x"), "create": second(absent.Create("x")),
@@ -204,16 +192,10 @@ func TestConfirmedIsWhatIsThere(t *testing.T) {
 		t.Errorf("cut: %v", err)
 	}
 	must.Do(t, Directory(dir).Remove(blockfile.Name(2)))
-	if err := a.Confirmed(2); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("gone: %v", err)
-	}
-	if err := errors.Join(a.Confirmed(1), a.Confirmed(3)); err != nil {
-		t.Errorf("the others: %v", err)
-	}
+	check.Is(t, a.Confirmed(2), fs.ErrNotExist, "gone")
+	must.Do(t, errors.Join(a.Confirmed(1), a.Confirmed(3)), "the others")
 	must.Do(t, os.Remove(filepath.Join(dir, IndexName)))
-	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
-		t.Errorf("without the index: %v", err)
-	}
+	check.Is(t, a.Confirmed(1), ErrNone, "without the index")
 }
 
 // TestWith: a file is read from the ledger if that has it, and an error says which of the two lacks it.
@@ -243,9 +225,7 @@ func TestWith(t *testing.T) {
 		{name: "state.db", err: fs.ErrNotExist, archived: true},
 	} {
 		f, err := d.OpenSealed(test.name)
-		if !errors.Is(err, test.err) {
-			t.Errorf("%s: %v", test.name, err)
-		}
+		check.Is(t, err, test.err, "%s", test.name)
 		if err == nil {
 			b := make([]byte, 100)
 			n, _ := f.ReadAt(b, 0)
@@ -280,12 +260,9 @@ func TestArchiveIsNoLedger(t *testing.T) {
 	}
 	nothing := func(machine.BlockHeader, []machine.Transaction) bool { t.Error("a block"); return false }
 	empty, _ := newArchive(t)
-	if err := VisitScope(Directory(empty), machine.Scope{Organization: "acme"}, 1, nothing); err != nil {
-		t.Errorf("an archive without files: %v", err)
-	}
-	if err := VisitScope(Directory(t.TempDir()), machine.Scope{}, 1, nothing); !errors.Is(err, ErrNone) {
-		t.Errorf("no archive: %v", err)
-	}
+	must.Do(t, VisitScope(Directory(empty), machine.Scope{Organization: "acme"}, 1, nothing),
+		"an archive without files")
+	check.Is(t, VisitScope(Directory(t.TempDir()), machine.Scope{}, 1, nothing), ErrNone, "no archive")
 	must.Do(t, Directory(dir).Remove(blockfile.Name(2)))
 	if err := VisitScope(Directory(dir), machine.Scope{}, 1, nothing); err == nil {
 		t.Error("a file is missing, and no error says so")

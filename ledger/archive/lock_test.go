@@ -45,9 +45,7 @@ func TestTwoWritersAreLockedOut(t *testing.T) {
 		t.Errorf("want nothing confirmed by a changed index, got %v", err)
 	}
 	first.step = nil
-	if err := l.add(first, l.sealed[1].Number); err != nil {
-		t.Errorf("the first goes on: %v", err)
-	}
+	must.Do(t, l.add(first, l.sealed[1].Number), "the first goes on")
 	mustBeSound(t, dir, 2)
 }
 

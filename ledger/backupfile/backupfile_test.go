@@ -28,10 +28,7 @@ func encoded(t testing.TB, state []byte) []byte {
 	} else {
 		info.SetSizes([]int64{n - 4, 1, 3})
 	}
-	w, err := NewWriter(&out, &info, func(int) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(NewWriter(&out, &info, func(int) error { return nil }))(t)
 	must.Get(w.Write(state))(t)
 	info.SHA256 = must.Get(w.Finish())(t)
 	if info.Bytes != int64(out.Len()) {

@@ -197,9 +197,8 @@ func TestReadChainRefuses(t *testing.T) {
 		}
 		check.Equal(t, fmt.Sprint(CheckChain(test.chain)), fmt.Sprint(err), "%s: the check alone says %v", name)
 	}
-	if _, err := Read(t.Context(), bytes.NewReader(same.b), discardFiles, nil); !errors.Is(err, ErrIncremental) {
-		t.Errorf("an incremental one, read by itself: %v", err)
-	}
+	check.Is(t, check.Err(Read(t.Context(), bytes.NewReader(same.b), discardFiles, nil)), ErrIncremental,
+		"an incremental one, read by itself")
 }
 
 // reheaded gives a backup another header, whose checksums are right. The hash in its trailer is not.
@@ -255,9 +254,8 @@ func TestIncrementalHeaders(t *testing.T) {
 		}
 	}
 	b := more.info.header()
-	if _, err := (&reader{ctx: t.Context(), r: bytes.NewReader(b), hash: sha256.New()}).header(); err != nil {
-		t.Errorf("the header itself: %v", err)
-	}
+	must.Do(t, check.Err((&reader{ctx: t.Context(), r: bytes.NewReader(b), hash: sha256.New()}).header()),
+		"the header itself")
 	if len(b) != headerBytes+len(more.info.Sizes)*sizeBytes+4 || binary.BigEndian.Uint32(b[len(magic):]) != Version {
 		t.Errorf("the header has %d bytes", len(b))
 	}

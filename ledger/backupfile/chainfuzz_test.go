@@ -28,10 +28,7 @@ func fuzzPool(t testing.TB) (pool []*made, base []int) {
 	foreign := *pool[0]
 	foreign.info.LedgerID = 8
 	foreign.b = resealed(&foreign.info, foreign.b)
-	head, err := Head(foreign.file("foreign"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := must.Get(Head(foreign.file("foreign")))(t)
 	foreign.info = head
 	next := *makeBackup(t, 11, 1, 3, &foreign)
 	next.info.LedgerID = 8
@@ -74,9 +71,7 @@ func FuzzChain(f *testing.F) {
 		info, files, err := readChain(chain)
 		switch damage, found := errors.AsType[*DamageError](err); {
 		case right && damaged < 0:
-			if err != nil {
-				t.Fatalf("%v: %v", order, err)
-			}
+			must.Do(t, err, "%v", order)
 			mustHaveFiles(t, &info, files)
 		case found && (damaged < 0 || damage.Backup != chain[damaged].Name):
 			t.Fatalf("%v with byte %d of %d changed: %v", order, at, damaged, err)

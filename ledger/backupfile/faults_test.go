@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -139,9 +140,8 @@ func TestReadReportsFailures(t *testing.T) {
 			t.Errorf("a failure behind byte %d of %d: %v", left, len(b), err)
 		}
 	}
-	if _, err := Read(t.Context(), &failingReader{b, len(b)}, discardFiles, nil); !errors.Is(err, errFault) {
-		t.Errorf("a failure at the very end: %v", err)
-	}
+	check.Is(t, check.Err(Read(t.Context(), &failingReader{b, len(b)}, discardFiles, nil)), errFault,
+		"a failure at the very end")
 }
 
 func discardFiles(uint64) (io.Writer, error) { return io.Discard, nil }

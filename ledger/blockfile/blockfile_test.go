@@ -248,9 +248,8 @@ func TestReadOnly(t *testing.T) {
 	must.Get(again.Sync())(t)
 	other := mustOpen(t, o)
 	changed := stored{records[15].last, append(bytes.Clone(records[15].data), 1)}
-	if err := other.Append(changed.last, changed.data); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("another record than the one that is there: %v", err)
-	}
+	check.Is(t, other.Append(changed.last, changed.data), machine.ErrCorrupt,
+		"another record than the one that is there")
 	if after := readAll(t, dir.Path); !mapsEqual(before, after) {
 		t.Error("a read-only replay has changed a file")
 	}
@@ -271,10 +270,7 @@ func mapsEqual(a, b map[string][]byte) bool {
 func readAll(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
-	names, err := Directory{Path: dir}.List()
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(Directory{Path: dir}.List())(t)
 	for _, name := range names {
 		files[name] = must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 	}
@@ -307,9 +303,7 @@ func TestMarkRoundTrip(t *testing.T) {
 		{}, {SealBytes: 1, Number: 1}, {SealBytes: 1, Length: 1}, {SealBytes: 1, Last: 1},
 		{SealBytes: 1, Number: 1, Length: 5, Last: 1}, {Number: 1, Length: 500, Last: 1},
 	} {
-		if _, err := DecodeMark(m.Append(nil)); !errors.Is(err, machine.ErrCorrupt) {
-			t.Errorf("%+v is taken: %v", m, err)
-		}
+		check.Is(t, check.Err(DecodeMark(m.Append(nil))), machine.ErrCorrupt, "%+v is taken", m)
 	}
 	if _, err := DecodeMark(nil); !errors.Is(err, machine.ErrCorrupt) {
 		t.Error("nothing is taken for a mark")

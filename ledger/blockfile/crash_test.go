@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -38,9 +39,7 @@ func TestCrashes(t *testing.T) {
 			// anything new: the log has it.
 			at := covered
 			for ; at < len(records) && (life > 20 || random.IntN(12) > 0); at++ {
-				if err := f.Append(records[at].last, records[at].data); err != nil {
-					t.Fatalf("seed %d, life %d: %v", seed, life, err)
-				}
+				must.Do(t, f.Append(records[at].last, records[at].data), "seed %d, life %d", seed, life)
 				f.Publish()
 				if random.IntN(6) == 0 {
 					must.Get(f.Sync())(t)
@@ -159,9 +158,7 @@ func TestOtherRecordsAreRefused(t *testing.T) {
 			f := mustOpen(t, o)
 			mustAppend(t, f, records[:i])
 			err := f.Append(change.last, change.data)
-			if !errors.Is(err, machine.ErrCorrupt) {
-				t.Fatalf("record %d: %v", i, err)
-			}
+			must.Is(t, err, machine.ErrCorrupt, "record %d", i)
 			if want := fmt.Sprintf("ledger index %d", records[i].last); !bytes.Contains([]byte(err.Error()),
 				[]byte(want)) {
 				t.Errorf("%q does not name %q", err, want)
@@ -171,9 +168,7 @@ func TestOtherRecordsAreRefused(t *testing.T) {
 	disk := NewMemoryDisk()
 	mustAppend(t, mustOpen(t, Options{Disk: disk, Mark: Mark{ID: testID, SealBytes: DefaultSealBytes}}), records)
 	f := mustOpen(t, Options{Disk: disk, Mark: Mark{ID: [16]byte{1}, SealBytes: DefaultSealBytes}})
-	if err := f.Append(1, nil); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("the file of another directory is taken: %v", err)
-	}
+	check.Is(t, f.Append(1, nil), machine.ErrCorrupt, "the file of another directory is taken")
 }
 
 // What a crash has torn behind the last record that the log has is cut off, and the files

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -173,9 +174,7 @@ func TestDamage_ScrubFindsEveryBit(t *testing.T) {
 			file.data[bit/8] ^= 1 << (bit % 8)
 			_, err := scrubAll(f, 1_000)
 			file.data[bit/8] ^= 1 << (bit % 8)
-			if !errors.Is(err, machine.ErrCorrupt) {
-				t.Fatalf("%s bit %d: %v", name, bit, err)
-			}
+			must.Is(t, err, machine.ErrCorrupt, "%s bit %d", name, bit)
 			bits++
 		}
 	}
@@ -297,9 +296,7 @@ func anotherHistory(t *testing.T, x *image) {
 			files[n] = data
 		}
 		files[name] = other.files[name].data
-		if err := x.outcome(t, name, files); !errors.Is(err, machine.ErrCorrupt) {
-			t.Errorf("%s of another history: %v", name, err)
-		}
+		check.Is(t, x.outcome(t, name, files), machine.ErrCorrupt, "%s of another history", name)
 	}
 	// The first file has no other before it: the mark alone tells.
 	var marks [2]Mark
@@ -310,7 +307,6 @@ func anotherHistory(t *testing.T, x *image) {
 		mustAppend(t, f, []stored{{1, []byte{byte(i)}}})
 		marks[i] = f.Mark()
 	}
-	if _, err := Open(Options{Disk: disks[0], Mark: marks[1]}); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("the first file of another history: %v", err)
-	}
+	check.Is(t, check.Err(Open(Options{Disk: disks[0], Mark: marks[1]})), machine.ErrCorrupt,
+		"the first file of another history")
 }

@@ -60,7 +60,5 @@ func TestMemoryDiskRename(t *testing.T) {
 	if met["before"] == 0 || met["after"] <= 64 {
 		t.Errorf("without a sync both must come: %v", met)
 	}
-	if err := NewMemoryDisk().Rename("a", "b"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that is not there is renamed: %v", err)
-	}
+	check.Is(t, NewMemoryDisk().Rename("a", "b"), fs.ErrNotExist, "a file that is not there is renamed")
 }

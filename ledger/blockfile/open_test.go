@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -93,17 +94,14 @@ func TestRecordsOfOtherFiles(t *testing.T) {
 	} {
 		sealed := append([]SealedFile{}, x.Sealed...)
 		change(sealed)
-		if _, err := Open(Options{Disk: disk, Mark: x.Mark, Sealed: sealed}); !errors.Is(err, machine.ErrCorrupt) {
-			t.Errorf("with another %s: %v", what, err)
-		}
+		check.Is(t, check.Err(Open(Options{Disk: disk, Mark: x.Mark, Sealed: sealed})), machine.ErrCorrupt,
+			"with another %s", what)
 	}
 	// What does not show there is found when the file is read.
 	sealed := append([]SealedFile{}, x.Sealed...)
 	sealed[0].Hash[3]++
 	f := mustOpen(t, Options{Disk: disk, Mark: x.Mark, Sealed: sealed})
-	if _, err := contents(f); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("with another hash of the first file: %v", err)
-	}
+	check.Is(t, check.Err(contents(f)), machine.ErrCorrupt, "with another hash of the first file")
 }
 
 // BenchmarkOpen opens a directory with 20,000 sealed files.

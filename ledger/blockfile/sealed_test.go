@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -54,9 +55,7 @@ func TestCheckSealed(t *testing.T) {
 		t.Errorf("the last sealed record is %d", before.Last)
 	}
 	// The file that is still written is not sealed.
-	if _, err := checkSealed(t, disk, sealed+1); !errors.Is(err, machine.ErrCorrupt) {
-		t.Error(err)
-	}
+	check.Is(t, check.Err(checkSealed(t, disk, sealed+1)), machine.ErrCorrupt)
 }
 
 func TestFollows(t *testing.T) {
@@ -125,9 +124,7 @@ func TestFooterOfOtherRecords(t *testing.T) {
 		changed := foot
 		change(&changed)
 		file.data = append(bytes.Clone(whole[:foot.end]), changed.encode()...)
-		if _, err := checkSealed(t, disk, 2); !errors.Is(err, machine.ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
-		}
+		check.Is(t, check.Err(checkSealed(t, disk, 2)), machine.ErrCorrupt, "%s", name)
 	}
 }
 

@@ -17,15 +17,12 @@ import (
 func apply(t testing.TB, s *Store, upTo uint64) {
 	t.Helper()
 	for i := s.Applied().Index + 1; i <= upTo; i++ {
-		err := s.Update(Position{Index: i, Term: 1}, func(tx machine.Tx) error {
+		must.Do(t, s.Update(Position{Index: i, Term: 1}, func(tx machine.Tx) error {
 			return errors.Join(
 				tx.Put(machine.TableBlocks, blockKey(i), fmt.Appendf(nil, "block %d", i)),
 				tx.Put(streams, []byte("last"), fmt.Append(nil, i)),
 			)
-		})
-		if err != nil {
-			t.Fatalf("entry %d: %v", i, err)
-		}
+		}), "entry %d", i)
 	}
 }
 
@@ -116,9 +113,7 @@ func TestCrashAroundAFlush(t *testing.T) {
 	} {
 		last := uint64(i + 2)
 		apply(t, s, last)
-		if err := moment.do(); err != nil {
-			t.Fatalf("%s: %v", moment.name, err)
-		}
+		must.Do(t, moment.do(), "%s", moment.name)
 		wantState(t, s.View, last)
 		path := crashed(t, s)
 		verifier, err := OpenReadOnly(path, testIdentity)
@@ -148,9 +143,7 @@ func TestCrashAroundAFlush(t *testing.T) {
 			t.Errorf("%s: the checkpoint is %v, want %d", moment.name, whole.Checkpoint(), moment.checkpoint)
 		}
 		apply(t, whole, last)
-		if err := whole.EndReplay(); err != nil {
-			t.Errorf("%s: %v", moment.name, err)
-		}
+		must.Do(t, whole.EndReplay(), "%s", moment.name)
 		wantState(t, whole.View, last)
 		flush(t, whole)
 		wantState(t, whole.View, last)
@@ -326,9 +319,7 @@ func TestSyncBlocksAlone(t *testing.T) {
 	}
 	readOnly := must.Get(OpenReadOnly(uncovered(t), testIdentity))(t)
 	defer func() { _ = readOnly.Close() }() // it has written nothing
-	if err := syncError(readOnly); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("SyncBlocks of a read-only store = %v", err)
-	}
+	check.Is(t, syncError(readOnly), ErrReadOnly, "SyncBlocks of a read-only store =")
 }
 
 // copySnapshot writes a snapshot to a directory.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -184,9 +185,7 @@ func TestViewsAreSnapshots(t *testing.T) {
 		})
 	}
 	for i := uint64(1); i <= entries; i++ {
-		if err := applyPair(s, i); err != nil {
-			t.Fatalf("update: %v", err)
-		}
+		must.Do(t, applyPair(s, i), "update")
 	}
 	stop.Store(true)
 	wg.Wait()
@@ -261,9 +260,7 @@ func TestCloseDuringEverything(t *testing.T) {
 		wg.Go(func() {
 			for i := uint64(1); ; i++ {
 				if err := call(i); err != nil {
-					if !errors.Is(err, ErrClosed) {
-						t.Errorf("%s: %v", name, err)
-					}
+					check.Is(t, err, ErrClosed, "%s", name)
 					return
 				}
 			}

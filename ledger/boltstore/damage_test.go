@@ -136,9 +136,7 @@ func TestDamageDoesNotStopReadOnlyStore(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	err = s.View(func(r machine.Reader) error { _, err := r.Get(streams, recordKey(321)); return err })
-	if !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("damaged record = %v", err)
-	}
+	check.Is(t, err, machine.ErrCorrupt, "damaged record =")
 	check.Equal(t, get(t, s, streams, string(recordKey(322))), string(recordValue(322)), "sound record = %q")
 }
 
@@ -155,9 +153,7 @@ func TestFileCutWhileOpen(t *testing.T) {
 	if !errors.Is(err, machine.ErrCorrupt) {
 		t.Errorf("Ascend over a cut file = %v, want ErrCorrupt", err)
 	}
-	if err := s.Flush(); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("Flush afterwards = %v", err)
-	}
+	check.Is(t, s.Flush(), machine.ErrCorrupt, "Flush afterwards =")
 }
 
 // The same, but the bytes vanish while the caller holds a value.
@@ -243,9 +239,7 @@ func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 		if err != nil && !errors.Is(err, machine.ErrCorrupt) {
 			t.Errorf("seed %d: Ascend: %v", seed, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Errorf("seed %d: close: %v", seed, err)
-		}
+		must.Do(t, s.Close(), "seed %d: close", seed)
 	}
 }
 

@@ -2,7 +2,6 @@ package boltstore
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,9 +124,7 @@ func TestReaderMeetsDroppedBlocks(t *testing.T) {
 			return err
 		}
 		value, err := r.Get(machine.TableBlocks, blockKey(2))
-		if !errors.Is(err, machine.ErrDropped) {
-			t.Errorf("a dropped block is %q, %v", value, err)
-		}
+		check.Is(t, err, machine.ErrDropped, "a dropped block is %q", value)
 		_, err = r.Get(machine.TableBlocks, blockKey(58))
 		return err
 	})

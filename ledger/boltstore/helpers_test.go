@@ -49,28 +49,20 @@ func next(s *Store) Position {
 // put applies one entry that stores key → value.
 func put(t testing.TB, s *Store, table machine.Table, key, value string) {
 	t.Helper()
-	err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		return tx.Put(table, []byte(key), []byte(value))
-	})
-	if err != nil {
-		t.Fatalf("put %q: %v", key, err)
-	}
+	}), "put %q", key)
 }
 
 // remove applies one entry that deletes key.
 func remove(t testing.TB, s *Store, table machine.Table, key string) {
 	t.Helper()
-	err := s.Update(next(s), func(tx machine.Tx) error { return tx.Delete(table, []byte(key)) })
-	if err != nil {
-		t.Fatalf("delete %q: %v", key, err)
-	}
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error { return tx.Delete(table, []byte(key)) }), "delete %q", key)
 }
 
 func flush(t testing.TB, s *Store) {
 	t.Helper()
-	if err := s.Flush(); err != nil {
-		t.Fatalf("flush: %v", err)
-	}
+	must.Do(t, s.Flush(), "flush")
 }
 
 // blockKey is a key as the machine makes it.
@@ -80,14 +72,11 @@ func blockKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, i
 func get(t testing.TB, s *Store, table machine.Table, key string) string {
 	t.Helper()
 	var got string
-	err := s.View(func(r machine.Reader) error {
+	must.Do(t, s.View(func(r machine.Reader) error {
 		value, err := r.Get(table, []byte(key))
 		got = show(value)
 		return err
-	})
-	if err != nil {
-		t.Fatalf("get %q: %v", key, err)
-	}
+	}), "get %q", key)
 	return got
 }
 
@@ -113,21 +102,16 @@ func list(r machine.Reader, table machine.Table, from string) (string, error) {
 func filled(t testing.TB, n int) string {
 	t.Helper()
 	s := fresh(t)
-	err := s.Update(Position{Index: 7, Term: 2}, func(tx machine.Tx) error {
+	must.Do(t, s.Update(Position{Index: 7, Term: 2}, func(tx machine.Tx) error {
 		for i := range n {
 			if err := tx.Put(machine.TableStreams, recordKey(i), recordValue(i)); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatalf("fill: %v", err)
-	}
+	}), "fill")
 	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatalf("close: %v", err)
-	}
+	must.Do(t, s.Close(), "close")
 	return s.path
 }
 

@@ -292,9 +292,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 	begin(t, s).next()
 	path := copyOf(t, s)
 	only := must.Get(OpenReadOnly(path, testIdentity))(t)
-	if _, err := only.Snapshot(); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("a snapshot of a file that is only read, with a journal: %v", err)
-	}
+	check.Is(t, check.Err(only.Snapshot()), ErrReadOnly, "a snapshot of a file that is only read, with a journal")
 	must.Do(t, only.Close())
 	s = openSteps(t, path, 4)
 	sn, err := s.Snapshot()
@@ -515,9 +513,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 			last, _ := b.Cursor().Last()
 			return damage(journal{tx, b, binary.BigEndian.Uint32(last)})
 		})
-		if err := errors.Join(err, db.Close()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		must.Do(t, errors.Join(err, db.Close()), "%s", name)
 		t.Run(name, func(t *testing.T) { refused(t, path, testIdentity, machine.ErrCorrupt, "restore") })
 	}
 	if s := reopen(t, whole); !s.unmerged {

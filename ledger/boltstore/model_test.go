@@ -118,7 +118,7 @@ func (g *rig) update(t *rapid.T) {
 	} else {
 		e = g.draw(t)
 	}
-	err := g.store.Update(e.at, func(tx machine.Tx) (err error) {
+	must.Do(t, g.store.Update(e.at, func(tx machine.Tx) (err error) {
 		for _, c := range e.changes {
 			g.compareKey(t, tx, c.table, c.key)
 			if c.deleted {
@@ -136,25 +136,19 @@ func (g *rig) update(t *rapid.T) {
 		g.comparePage(t, tx)
 		g.compareBlocks(t, tx, g.now, g.blockFrom(t))
 		return nil
-	})
-	if err != nil {
-		t.Fatalf("update: %v", err)
-	}
+	}), "update")
 	g.now.at = e.at
 }
 
 func (g *rig) view(t *rapid.T) {
-	err := g.store.View(func(r machine.Reader) error {
+	must.Do(t, g.store.View(func(r machine.Reader) error {
 		for range 5 {
 			g.compareKey(t, r, genTable.Draw(t, "table"), genKey.Draw(t, "key"))
 		}
 		g.comparePage(t, r)
 		g.compareBlocks(t, r, g.now, g.blockFrom(t))
 		return nil
-	})
-	if err != nil {
-		t.Fatalf("view: %v", err)
-	}
+	}), "view")
 	g.compareSizes(t)
 }
 
@@ -183,9 +177,7 @@ func (g *rig) snapshot(t *rapid.T) {
 		}
 		return nil
 	})
-	if err := errors.Join(err, sn.Close()); err != nil {
-		t.Fatalf("snapshot: %v", err)
-	}
+	must.Do(t, errors.Join(err, sn.Close()), "snapshot")
 }
 
 // compareBlocks looks for every block that was ever made, and from any of them
@@ -323,9 +315,7 @@ func (g *rig) flush(t *rapid.T) {
 		g.store.thaw(g.frozen)
 		g.frozen = nil
 	}
-	if err != nil {
-		t.Fatalf("flush: %v", err)
-	}
+	must.Do(t, err, "flush")
 }
 
 // endReplay cuts what a crash has left, or finds that the log has not come to its
@@ -348,9 +338,7 @@ func (g *rig) endReplay(t *rapid.T) {
 
 // restart drops the overlays, as a crash does.
 func (g *rig) restart(t *rapid.T) {
-	if err := g.store.Close(); err != nil {
-		t.Fatalf("close: %v", err)
-	}
+	must.Do(t, g.store.Close(), "close")
 	g.frozen, g.aside = nil, nil
 	g.open(t)
 }

@@ -88,14 +88,10 @@ func TestReadOnlyStore(t *testing.T) {
 	check.Equal(t, s.Applied(), Position{Index: 7, Term: 2}, "applied %v")
 	check.Equal(t, get(t, s, streams, string(recordKey(42))), string(recordValue(42)), "record 42 is %q")
 	// A check replays the log on it; that must not reach the file.
-	if err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		return tx.Put(machine.TableMeta, []byte("replayed"), []byte("x"))
-	}); err != nil {
-		t.Errorf("Update = %v", err)
-	}
-	if err := s.Flush(); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("Flush = %v", err)
-	}
+	}), "Update =")
+	check.Is(t, s.Flush(), ErrReadOnly, "Flush =")
 }
 
 func TestOpenRefusesForeignFiles(t *testing.T) {

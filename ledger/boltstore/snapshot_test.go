@@ -40,21 +40,16 @@ func TestSnapshot(t *testing.T) {
 		flush(t, s)
 	}
 	const want = "changed=old kept=1 "
-	err = sn.View(func(r machine.Reader) error {
+	must.Do(t, sn.View(func(r machine.Reader) error {
 		got, err := list(r, machine.TableStreams, "")
 		check.Equal(t, got, want, "the snapshot has %q")
 		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	path := copied(t, sn)
 	must.Do(t, sn.Close())
 	other := []byte("another identity")
 	must.Do(t, Adopt(path, other))
-	if _, err := Open(path, Options{Identity: testIdentity}); !errors.Is(err, ErrForeign) {
-		t.Errorf("opened under its old identity: %v", err)
-	}
+	check.Is(t, check.Err(Open(path, Options{Identity: testIdentity})), ErrForeign, "opened under its old identity")
 	adopted := must.Get(Open(path, Options{Identity: other}))(t)
 	defer func() { _ = adopted.Close() }() // only read from
 	if adopted.Applied() != (Position{}) || adopted.Checkpoint() != (Position{}) {
@@ -147,13 +142,9 @@ func TestSnapshotGivesWay(t *testing.T) {
 	flush(t, s)
 	sn := must.Get(s.Snapshot())(t)
 	s.mapped = sn.tx.Size()
-	if err := sn.copyState(new(bytes.Buffer)); !errors.Is(err, ErrNoRoom) {
-		t.Errorf("a file as large as its map: %v", err)
-	}
+	check.Is(t, sn.copyState(new(bytes.Buffer)), ErrNoRoom, "a file as large as its map")
 	s.mapped = 4 * sn.tx.Size()
-	if err := sn.copyState(new(bytes.Buffer)); err != nil {
-		t.Errorf("a file of a quarter of its map: %v", err)
-	}
+	must.Do(t, sn.copyState(new(bytes.Buffer)), "a file of a quarter of its map")
 	must.Do(t, sn.Close())
 }
 
@@ -174,17 +165,11 @@ func TestAdoptRefusesOtherFiles(t *testing.T) {
 	t.Parallel()
 	letter := filepath.Join(t.TempDir(), "letter")
 	must.Do(t, os.WriteFile(letter, bytes.Repeat([]byte("dear "), 5000), 0o600))
-	if err := Adopt(letter, testIdentity); !errors.Is(err, ErrForeign) {
-		t.Errorf("a letter: %v", err)
-	}
+	check.Is(t, Adopt(letter, testIdentity), ErrForeign, "a letter")
 	cut := filled(t, 5000)
 	edit(t, cut, func(b []byte) []byte { return b[:4*os.Getpagesize()] })
-	if err := Adopt(cut, testIdentity); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("a file that is cut: %v", err)
-	}
+	check.Is(t, Adopt(cut, testIdentity), machine.ErrCorrupt, "a file that is cut")
 	sealed := filled(t, 1)
 	edit(t, sealed, func(b []byte) []byte { return bytes.ReplaceAll(b, testIdentity, []byte("0123456789abcdeX")) })
-	if err := Adopt(sealed, testIdentity); !errors.Is(err, machine.ErrCorrupt) {
-		t.Errorf("a changed control record: %v", err)
-	}
+	check.Is(t, Adopt(sealed, testIdentity), machine.ErrCorrupt, "a changed control record")
 }

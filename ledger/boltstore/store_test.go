@@ -41,7 +41,7 @@ func TestNewestLayerWins(t *testing.T) {
 	const want = "a=stored b=frozen d=active f=frozen h= "
 	check := func(when string) {
 		t.Helper()
-		err := s.View(func(r machine.Reader) error {
+		must.Do(t, s.View(func(r machine.Reader) error {
 			got, err := list(r, streams, "")
 			if got != want {
 				t.Errorf("%s: table is %q, want %q", when, got, want)
@@ -59,10 +59,7 @@ func TestNewestLayerWins(t *testing.T) {
 				}
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatalf("%s: %v", when, err)
-		}
+		}), "%s", when)
 	}
 	check("frozen")
 	must.Do(t, s.commit(frozen))
@@ -317,9 +314,7 @@ func TestViewErrorIsNotSticky(t *testing.T) {
 	}()
 	put(t, s, streams, "k", "v") // would wait for ever if the View had kept its lock
 	flush(t, s)
-	if s.Err() != nil {
-		t.Errorf("Err = %v", s.Err())
-	}
+	must.Do(t, s.Err(), "Err =")
 }
 
 func TestReaderIsUselessAfterItsView(t *testing.T) {
@@ -420,9 +415,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 			t.Errorf("%s = %v, want ErrClosed", call, err)
 		}
 	}
-	if s.Err() != nil {
-		t.Errorf("closing counts as a failure: %v", s.Err())
-	}
+	must.Do(t, s.Err(), "closing counts as a failure")
 }
 
 // What the last flush wrote: the changes as PendingBytes counted them, and the

@@ -96,15 +96,11 @@ func TestSumsSurviveACrashWhileTheyAreWritten(t *testing.T) {
 				t.Fatalf("%s: %v", what, err)
 			}
 			changeSome(t, s, n, 2_000, "third")
-			if err := errors.Join(scrubAll(s), s.Close()); err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
+			must.Do(t, errors.Join(scrubAll(s), s.Close()), "%s", what)
 			if s, err = Open(path, Options{Identity: testIdentity, NoSync: true}); err == nil {
 				err = errors.Join(scrubAll(s), s.Close())
 			}
-			if err != nil {
-				t.Fatalf("%s, reopened: %v", what, err)
-			}
+			must.Do(t, err, "%s, reopened", what)
 			if torn == 0 {
 				f.state = bytes.Clone(f.state)
 				f.state[old] ^= 1
@@ -180,9 +176,7 @@ func TestSumsGoBackWithADamagedMetaPage(t *testing.T) {
 			t.Fatal("it is not at the flush before")
 		}
 		changeSome(t, s, n, 7+i, "third")
-		if err := errors.Join(scrubAll(s), s.Close()); err != nil {
-			t.Fatal(i, err)
-		}
+		must.Do(t, errors.Join(scrubAll(s), s.Close()), "%v", i)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -139,9 +140,7 @@ func TestNoTransportWithoutAState(t *testing.T) {
 	f := newFake(t, voters(t), nil)
 	must.Do(t, f.directory.SetJoinToken("t"))
 	f.stateErr = errors.New("the disk is gone")
-	if err := f.openTransport(); !errors.Is(err, f.stateErr) {
-		t.Error(err)
-	}
+	check.Is(t, f.openTransport(), f.stateErr)
 	if f.PeerTransport() != nil {
 		t.Error("there is a transport")
 	}

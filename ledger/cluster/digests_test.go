@@ -239,9 +239,7 @@ func TestCompareLoop(t *testing.T) {
 	f.loops.Add(1)
 	f.compareLoop() // returns, because it has failed
 	f.Wait()
-	if err := <-failed; !errors.Is(err, ErrDiffers) {
-		t.Error(err)
-	}
+	check.Is(t, <-failed, ErrDiffers)
 	// It ends with the ledger, too.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -259,13 +257,9 @@ func TestCompareLoop(t *testing.T) {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	gone := &raftlog.Members{Voters: []uint64{2, 3}, Highest: 3}
-	if err := newFake(t, gone, nil).follow(); !errors.Is(err, ErrRemoved) {
-		t.Errorf("a removed node: %v", err)
-	}
+	check.Is(t, newFake(t, gone, nil).follow(), ErrRemoved, "a removed node")
 	f := newFake(t, voters(t, nil, nil), nil)
-	if err := f.follow(); err != nil {
-		t.Errorf("a follower: %v", err)
-	}
+	must.Do(t, f.follow(), "a follower")
 	ended := 0
 	f.host.EndTerm = func() { ended++ }
 	f.term.Store(1) // it led, and the consensus says that it does not any more

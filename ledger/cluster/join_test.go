@@ -163,16 +163,13 @@ func TestAdmit(t *testing.T) {
 	}
 	// A member may move.
 	moved := other(t, isNode(2))
-	if _, err := f.Admit(t.Context(), JoinRequest{ID: 2, Peer: moved}); err != nil {
-		t.Error("a member that moves:", err)
-	}
+	must.Do(t, check.Err(f.Admit(t.Context(), JoinRequest{ID: 2, Peer: moved})), "a member that moves")
 	if m := f.log.Members(); m.Highest != 2 || len(m.Learners) != 1 {
 		t.Errorf("the members are %+v", m)
 	}
 	f.tickErr = errors.New("no quorum")
-	if _, err := f.Admit(t.Context(), JoinRequest{ID: 2, Peer: moved, Client: "c:2"}); !errors.Is(err, f.tickErr) {
-		t.Error("without a command after the change:", err)
-	}
+	check.Is(t, check.Err(f.Admit(t.Context(), JoinRequest{ID: 2, Peer: moved, Client: "c:2"})), f.tickErr,
+		"without a command after the change")
 	f.tickErr, f.stateErr = nil, errors.New("the state cannot be read")
 	q.Nonce = [16]byte{9}
 	if _, err := f.Admit(t.Context(), q); err == nil || !strings.Contains(err.Error(), f.stateErr.Error()) {

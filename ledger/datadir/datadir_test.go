@@ -61,12 +61,8 @@ func TestCreation(t *testing.T) {
 	if d.Fresh() || names(t, path) != "LEDGER LOCK" {
 		t.Errorf("fresh %v when it is finished; it holds %s", d.Fresh(), names(t, path))
 	}
-	if _, err := Open(path, Created); !errors.Is(err, ErrInUse) {
-		t.Errorf("a second process: %v", err)
-	}
-	if _, err := OpenLedger(path); !errors.Is(err, ErrInUse) {
-		t.Errorf("a second process that reads: %v", err)
-	}
+	check.Is(t, check.Err(Open(path, Created)), ErrInUse, "a second process")
+	check.Is(t, check.Err(OpenLedger(path)), ErrInUse, "a second process that reads")
 	must.Do(t, d.Close())
 	again := begin(t, path, Created)
 	if again.Fresh() || !bytes.Equal(again.Identity(), d.Identity()) || again.NodeID() != d.NodeID() {
@@ -110,9 +106,7 @@ func TestOnlyARestoreGoesOnWithARestore(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	d := begin(t, path, Restored)
-	if _, err := Open(path, Created); !errors.Is(err, ErrInUse) {
-		t.Errorf("a start while the restore goes on: %v", err)
-	}
+	check.Is(t, check.Err(Open(path, Created)), ErrInUse, "a start while the restore goes on")
 	must.Do(t, d.Close())
 	for range 2 {
 		if _, err := Open(path, Created); !errors.Is(err, ErrRestoring) || !strings.Contains(err.Error(), path) {
@@ -201,13 +195,9 @@ func TestMakeState(t *testing.T) {
 		}
 		return nil
 	}
-	if err := d.MakeState(func(open opener) error { return errors.Join(fill(open), failed) },
-		func(string) error { t.Error("half a file was prepared"); return nil }); !errors.Is(err, failed) {
-		t.Errorf("fill fails: %v", err)
-	}
-	if err := d.MakeState(fill, func(string) error { return failed }); !errors.Is(err, failed) {
-		t.Errorf("prepare fails: %v", err)
-	}
+	check.Is(t, d.MakeState(func(open opener) error { return errors.Join(fill(open), failed) },
+		func(string) error { t.Error("half a file was prepared"); return nil }), failed, "fill fails")
+	check.Is(t, d.MakeState(fill, func(string) error { return failed }), failed, "prepare fails")
 	if err := d.MakeState(func(opener) error { return nil }, func(string) error { return nil }); err == nil {
 		t.Error("a state without a file is taken")
 	}

@@ -127,9 +127,7 @@ func TestReplaceIsFinishedInPieces(t *testing.T) {
 			return nil
 		}
 	}
-	if err := d.replace(dieAt(1)); !errors.Is(err, died) {
-		t.Fatal(err)
-	}
+	must.Is(t, d.replace(dieAt(1)), died)
 	pieces := 0
 	for {
 		whole := must.Get(d.incomingIsWhole())(t)
@@ -204,9 +202,7 @@ func damageStopped(t *testing.T, stopAt string, stop error) {
 			}
 			return nil
 		})
-		if !errors.Is(err, stop) {
-			t.Fatal(err)
-		}
+		must.Is(t, err, stop)
 		must.Do(t, errors.Join(damage(filepath.Join(path, incomingName)), d.Close()))
 		before := names(t, path)
 		if d, err := Open(path, Created); err == nil || !strings.Contains(err.Error(), "join again") {

@@ -116,10 +116,7 @@ func TestRecovering(t *testing.T) {
 		}
 	}
 	check(false)
-	d, err := OpenSurvivor(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(OpenSurvivor(path))(t)
 	must.Do(t, errors.Join(d.BeginRecovery(), d.BeginRecovery(), d.Close())) // again, as after a crash
 	check(true)
 	d = must.Get(OpenSurvivor(path))(t)
@@ -141,9 +138,7 @@ func TestSurvivorRefusals(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, stop) {
-		t.Fatal(err)
-	}
+	must.Is(t, err, stop)
 	must.Do(t, d.Close())
 	for path, want := range map[string]error{empty: nil, held: ErrInUse, replaced: ErrReplacing,
 		filepath.Join(empty, "absent"): os.ErrNotExist} {

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -134,8 +135,7 @@ func TestPlaceOfAnotherBlockIsDamage(t *testing.T) {
 		for k := range c.places {
 			c.places[k] = other.places[0]
 		}
-		if _, err := f.view().BlockHeader(c, height); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("height %d by way of another scope's block: %v", height, err)
-		}
+		check.Is(t, check.Err(f.view().BlockHeader(c, height)), ErrCorrupt, "height %d by way of another scope's block",
+			height)
 	}
 }

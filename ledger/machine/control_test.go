@@ -109,9 +109,7 @@ func TestInvariant3DenseSequencesWithControl(t *testing.T) {
 	for i := range uint64(5) {
 		f.commit(appendWrite("c", i+1, 0, "x"))
 	}
-	if err := readBack(f.mem, nil); err != nil {
-		t.Fatalf("a dense sequence: %v", err)
-	}
+	must.Do(t, readBack(f.mem, nil), "a dense sequence")
 	double := &forgetful{f.mem, 9} // the stream forgets where it stands: 6, 7 and 8 are skipped
 	must.Get(f.m.Apply(double, AppendEntry(nil, f.now, AppendWrite(nil, appendWrite("c", 9, 0, "x")))))(t)
 	if err := readBack(f.mem, nil); err == nil || !strings.Contains(err.Error(), "invariant 3") {

@@ -1,6 +1,11 @@
 package machine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
+)
 
 // FuzzCursors: whatever a client makes up as the place where a page begins, a
 // page is in order and within its scope, and nothing panics.
@@ -41,9 +46,7 @@ func FuzzCursors(f *testing.F) {
 		if err != nil {
 			t.Errorf("relationships of %q after %x: %v", resource, after, err)
 		}
-		if _, err := v.VisitEntities(testScope, relation, string(after),
-			func(e Entity) bool { return e.Key > string(after) }); err != nil {
-			t.Errorf("entities after %x: %v", after, err)
-		}
+		must.Do(t, check.Err(v.VisitEntities(testScope, relation, string(after),
+			func(e Entity) bool { return e.Key > string(after) })), "entities after %x", after)
 	})
 }

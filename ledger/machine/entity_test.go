@@ -357,9 +357,8 @@ func TestReceiptsReadNoOperations(t *testing.T) {
 	if err != nil || len(receipts) != n {
 		t.Errorf("%d receipts, %v", len(receipts), err)
 	}
-	if _, err := f.view().Transaction(f.view().TxIDAt(receipts[0].Index)); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("the transaction itself: %v", err)
-	}
+	check.Is(t, check.Err(f.view().Transaction(f.view().TxIDAt(receipts[0].Index))), ErrCorrupt,
+		"the transaction itself")
 }
 
 // A record that leads to no operation which has set its entity is damage.
@@ -383,9 +382,7 @@ func TestValueThatIsNotInItsBlock(t *testing.T) {
 		if e, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
-		if _, err := f.view().VisitEntities(testScope, "", "", func(Entity) bool { return true }); !errors.Is(err,
-			ErrCorrupt) {
-			t.Errorf("%s, in a listing: %v", name, err)
-		}
+		check.Is(t, check.Err(f.view().VisitEntities(testScope, "", "", func(Entity) bool { return true })), ErrCorrupt,
+			"%s, in a listing", name)
 	}
 }

@@ -91,9 +91,7 @@ func TestDivergenceIsNoticed(t *testing.T) {
 		return err
 	}
 	for i, c := range stood {
-		if err := apply(c); err != nil {
-			t.Errorf("%d entries back: %v", 5-i, err)
-		}
+		must.Do(t, apply(c), "%d entries back", 5-i)
 		c.Digest++
 		if err := apply(c); !errors.Is(err, ErrDiverged) || !strings.Contains(err.Error(), "ledger index") {
 			t.Errorf("%d entries back, another digest: %v", 5-i, err)
@@ -101,26 +99,18 @@ func TestDivergenceIsNoticed(t *testing.T) {
 	}
 	ahead := f.m.Check()
 	ahead.Index++
-	if err := apply(ahead); !errors.Is(err, ErrDiverged) {
-		t.Errorf("an index that is not reached yet: %v", err)
-	}
+	check.Is(t, apply(ahead), ErrDiverged, "an index that is not reached yet")
 	f.entry(AppendTick(nil), AppendTick(nil))
 	between := f.m.Check()
 	between.Index--
-	if err := apply(between); !errors.Is(err, ErrDiverged) {
-		t.Errorf("an index at which no entry ends: %v", err)
-	}
+	check.Is(t, apply(between), ErrDiverged, "an index at which no entry ends")
 	old := stood[0]
 	old.Digest++
 	f.reopen() // a restart knows only where it begins
-	if err := apply(old); err != nil {
-		t.Errorf("what was before the start: %v", err)
-	}
+	must.Do(t, apply(old), "what was before the start")
 	last := f.m.Check()
 	last.Digest++
-	if err := apply(last); !errors.Is(err, ErrDiverged) {
-		t.Errorf("where the start begins: %v", err)
-	}
+	check.Is(t, apply(last), ErrDiverged, "where the start begins")
 }
 
 // An entry and a state of another version are refused, with the version in the error.
@@ -135,9 +125,7 @@ func TestUnknownVersions(t *testing.T) {
 	}
 	state := f.m.head.append(nil)
 	state[0] = headVersion + 1
-	if _, err := decodeHead(state); !errors.Is(err, format.ErrVersion) {
-		t.Errorf("a state of the next version gave %v", err)
-	}
+	check.Is(t, check.Err(decodeHead(state)), format.ErrVersion, "a state of the next version")
 }
 
 // Behind an epoch that sets ledger time back, the state of reservations that the clock that was ahead has seen is

@@ -393,9 +393,7 @@ func FuzzProof(f *testing.F) {
 		i := int(which) % n
 		header := BlockHeader{TxCount: uint32(n), TxRoot: merkleRoot(slices.Clone(leaves))}
 		p, err := must.Get(NewBlockTree(header, leaves))(t).Proof(uint32(i))
-		if err = firstErr(err, p.verify(leaves[i][:])); err != nil {
-			t.Errorf("leaf %d of %d: %v", i, n, err)
-		}
+		must.Do(t, firstErr(err, p.verify(leaves[i][:])), "leaf %d of %d", i, n)
 		if len(p.Path) > 0 {
 			bit := int(flip) % (len(p.Path) * 256)
 			p.Path[bit/256][bit/8%32] ^= 1 << (bit % 8)

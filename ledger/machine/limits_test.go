@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // checkField expects no error for an empty field, and else one that names it.
@@ -169,9 +170,7 @@ func TestOpenSessionLimits(t *testing.T) {
 // boundary and one over, by Validate and by UpdateConfig through the log.
 func TestConfigLimits(t *testing.T) {
 	t.Parallel()
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Errorf("the default is out of range: %v", err)
-	}
+	must.Do(t, DefaultConfig().Validate(), "the default is out of range")
 	want := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 0, 0}
 	check.Equal(t, DefaultConfig(), want, "the default is %+v")
 	for _, test := range []struct {

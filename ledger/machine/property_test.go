@@ -436,9 +436,7 @@ func (h *history) compareState() {
 
 // checkAudits runs the tests' own audit and the package's.
 func (h *history) checkAudits() {
-	if err := ReadBack(h.mem, h.receipts); err != nil {
-		h.Fatalf("reading back: %v", err)
-	}
+	must.Do(h, ReadBack(h.mem, h.receipts), "reading back")
 	if n := h.mem.Len(TableEntities); n != len(h.model.Entities) {
 		h.Fatalf("there are %d entity records, want %d: expired ones leave in a round", n, len(h.model.Entities))
 	}

@@ -105,9 +105,7 @@ func TestRecordUnderAnotherKey(t *testing.T) {
 		for bit := range 8 * len(key) {
 			flipped := []byte(key)
 			flipped[bit/8] ^= 1 << (bit % 8)
-			if err := CheckKey(flipped, value); !errors.Is(err, ErrCorrupt) {
-				t.Errorf("under key %x record %x gives %v", flipped, key, err)
-			}
+			check.Is(t, CheckKey(flipped, value), ErrCorrupt, "record %x under key %x", key, flipped)
 		}
 		for n := range len(value) {
 			if err := CheckKey([]byte(key), value[:n]); !errors.Is(err, ErrCorrupt) {

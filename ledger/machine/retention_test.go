@@ -117,9 +117,7 @@ func TestAnswersOnEitherSideOfTheHorizon(t *testing.T) {
 		f.checkGone(scope, first.Receipt, old.Receipt)
 		f.checkKept(scope, kept.Receipt)
 		check.Equal(t, len(audit(t, f.m, f.mem)), 0, "dropped %v: %v", dropped)
-		if err := readBack(f.mem, nil); err != nil {
-			t.Errorf("dropped %v: %v", dropped, err)
-		}
+		must.Do(t, readBack(f.mem, nil), "dropped %v", dropped)
 	}
 }
 
@@ -277,14 +275,11 @@ func TestValueThatChangesWhileItIsRead(t *testing.T) {
 		f.commit(appendWrite("d", i+1, 0, "x"))
 	}
 	f.drop()
-	if err := NewBlocks(f.mem, f.view().Horizon()).ReadValue(&ref); !errors.Is(err, ErrChanged) {
-		t.Errorf("reading a value that nothing leads to gave %v", err)
-	}
+	check.Is(t, NewBlocks(f.mem, f.view().Horizon()).ReadValue(&ref), ErrChanged,
+		"reading a value that nothing leads to gave")
 	// What the state itself leads to must be there.
 	f.mem.Clear(TableCarried)
-	if _, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("a carried value that is missing gave %v", err)
-	}
+	check.Is(t, check.Err(f.view().Entity(testScope, "k")), ErrCorrupt, "a carried value that is missing")
 	if problems := audit(t, f.m, f.mem); len(problems) == 0 {
 		t.Error("the audit does not miss it")
 	}

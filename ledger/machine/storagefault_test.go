@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -313,9 +314,8 @@ func TestReadsReportEveryStorageError(t *testing.T) {
 		}
 		for n := 1; n <= whole.calls; n++ {
 			broken := &faulty{Memory: f.mem, fails: n}
-			if err := read(f.m.View(broken), NewBlocks(broken, Horizon{})); !errors.Is(err, errStorage) {
-				t.Errorf("%s: call %d of %d of the storage fails, and the reader is told %v", name, n, whole.calls, err)
-			}
+			check.Is(t, read(f.m.View(broken), NewBlocks(broken, Horizon{})), errStorage,
+				"%s: call %d of %d of the storage fails, and the reader is told", name, n, whole.calls)
 		}
 	}
 }

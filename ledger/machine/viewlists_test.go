@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -71,18 +72,14 @@ func TestBlockParts(t *testing.T) {
 				t.Errorf("%d parts of %d bytes", parts, maxBytes)
 			}
 			tree := must.Get(NewBlockTree(want.Header, leaves))(t)
-			if _, err := tree.Proof(want.Header.TxCount); !errors.Is(err, ErrNotFound) {
-				t.Error("a position behind the end:", err)
-			}
+			check.Is(t, check.Err(tree.Proof(want.Header.TxCount)), ErrNotFound, "a position behind the end")
 		}
 	}
 	if part, err := f.view().BlockPart(chain, 1, 8, 100); err != nil || len(part.Transactions) != 0 ||
 		part.Next != 8 {
 		t.Errorf("behind the end: %+v, %v", part, err)
 	}
-	if _, err := f.view().BlockPart(chain, 4, 0, 100); !errors.Is(err, ErrNotFound) {
-		t.Error("a height that is not there:", err)
-	}
+	check.Is(t, check.Err(f.view().BlockPart(chain, 4, 0, 100)), ErrNotFound, "a height that is not there")
 }
 
 // Leaves that do not lead to the root are damage, of every number of leaves.
@@ -100,17 +97,11 @@ func TestBlockTreeChecksTheRoot(t *testing.T) {
 		}
 		for i := range leaves {
 			p, err := tree.Proof(uint32(i))
-			if err := firstErr(err, p.verify(leaves[i][:])); err != nil {
-				t.Errorf("leaf %d of %d: %v", i, n, err)
-			}
+			must.Do(t, firstErr(err, p.verify(leaves[i][:])), "leaf %d of %d", i, n)
 		}
-		if _, err := NewBlockTree(header, leaves[:n-1]); !errors.Is(err, ErrCorrupt) {
-			t.Error("a leaf is missing:", err)
-		}
+		check.Is(t, check.Err(NewBlockTree(header, leaves[:n-1])), ErrCorrupt, "a leaf is missing")
 		leaves[n/2][3] ^= 1
-		if _, err := NewBlockTree(header, leaves); !errors.Is(err, ErrCorrupt) {
-			t.Error("a leaf is another:", err)
-		}
+		check.Is(t, check.Err(NewBlockTree(header, leaves)), ErrCorrupt, "a leaf is another")
 	}
 }
 
@@ -197,9 +188,7 @@ func TestReceiptsInPieces(t *testing.T) {
 			}
 		}
 	}
-	if _, err := f.view().ReceiptAt(1); !errors.Is(err, ErrCorrupt) {
-		t.Error("an index of the window without a transaction is damage:", err)
-	}
+	check.Is(t, check.Err(f.view().ReceiptAt(1)), ErrCorrupt, "an index of the window without a transaction is damage")
 }
 
 // A listing whose values are read afterwards is the listing, also when the state

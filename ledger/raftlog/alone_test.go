@@ -126,9 +126,7 @@ func TestAloneSurvivesKills(t *testing.T) {
 			t.Fatalf("again after step %d: %v", steps, err)
 		}
 		f.left = 1 << 30
-		if err := Alone(o); err != nil {
-			t.Fatalf("after step %d: %v", steps, err)
-		}
+		must.Do(t, Alone(o), "after step %d", steps)
 		wantAlone(t, o, base, want)
 	}
 	if old < 1 || made < 1 {

@@ -85,9 +85,7 @@ func open(t testing.TB, o Options) *Log {
 		t.Fatalf("Open: %v", err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Ready(t.Context()); err != nil {
-		t.Fatalf("Ready: %v", err)
-	}
+	must.Do(t, l.Ready(t.Context()), "Ready")
 	return l
 }
 
@@ -123,9 +121,7 @@ func numbered(n int) []string {
 
 func closeLog(t testing.TB, l *Log) {
 	t.Helper()
-	if err := l.Close(); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
+	must.Do(t, l.Close(), "Close")
 }
 
 // copyOf returns a copy of a directory, which is what a crash at this moment leaves.

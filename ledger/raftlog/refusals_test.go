@@ -166,9 +166,7 @@ func TestSettleAlone(t *testing.T) {
 			must.Do(t, os.MkdirAll(filepath.Join(path, filepath.Base(path)), 0o700))
 		}
 		for range 2 { // again, after another kill
-			if err := settleAlone(final, before); err != nil {
-				t.Errorf("%s: %v", test.what, err)
-			}
+			must.Do(t, settleAlone(final, before), "%s", test.what)
 		}
 		entries, _ := os.ReadDir(final)
 		got := ""

@@ -127,9 +127,7 @@ func TestToolsRefuse(t *testing.T) {
 		}
 		check.Equal(t, content(t, test.path), before, "%s has changed: %v", test.path)
 	}
-	if _, err := os.Stat(absent); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it was made: %v", err)
-	}
+	check.Is(t, check.Err(os.Stat(absent)), fs.ErrNotExist, "it was made")
 }
 
 // TestNothingToRecover: a ledger on one node lost no majority, and a recovery would only end its epoch.
@@ -143,9 +141,7 @@ func TestNothingToRecover(t *testing.T) {
 		s.Last.Index < last || s.Committed > s.Last.Index {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := recovery.Run(t.Context(), dir, nil); !errors.Is(err, recovery.ErrNothingToRecover) {
-		t.Errorf("it was recovered: %v", err)
-	}
+	check.Is(t, check.Err(recovery.Run(t.Context(), dir, nil)), recovery.ErrNothingToRecover, "it was recovered")
 	check.Equal(t, content(t, dir), before, "it has changed: %v")
 }
 

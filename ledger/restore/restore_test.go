@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -59,17 +60,11 @@ func TestReportsFullDisk(t *testing.T) {
 			Dir: t.TempDir(), Logger: quiet,
 			disk: func(w io.Writer) io.Writer { return &fullDisk{w, 5000} },
 		}
-		if _, err := run(o); !errors.Is(err, errDiskFull) {
-			t.Errorf("%s: a full disk: %v", from, err)
-		}
+		check.Is(t, check.Err(run(o)), errDiskFull, "%s: a full disk", from)
 		_, err := ledger.Open(t.Context(), ledger.Options{Dir: o.Dir, Logger: quiet})
-		if !errors.Is(err, datadir.ErrRestoring) {
-			t.Errorf("%s: a start afterwards: %v", from, err)
-		}
+		check.Is(t, err, datadir.ErrRestoring, "%s: a start afterwards", from)
 		o.disk = nil
-		if _, err := run(o); err != nil {
-			t.Errorf("%s: with room on the disk: %v", from, err)
-		}
+		must.Do(t, check.Err(run(o)), "%s: with room on the disk", from)
 	}
 }
 

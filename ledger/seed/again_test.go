@@ -152,9 +152,7 @@ func TestAgain(t *testing.T) {
 	m.mustHaveTaken(t, m.dir, 2)
 	// Interrupted after the replacement, it has nothing left to do.
 	o.RoundTripper = nil
-	if err := Again(ctx, o, m.at.Index); err != nil {
-		t.Errorf("called again: %v", err)
-	}
+	must.Do(t, Again(ctx, o, m.at.Index), "called again")
 }
 
 // The new log keeps the term and vote of the previous one, because a node that votes twice in a term elects two

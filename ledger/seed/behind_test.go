@@ -24,17 +24,7 @@ import (
 // await waits until something holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(2 * time.Minute)
-	defer deadline.Stop()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	must.Await(t, holds, what)
 }
 
 // writeAny writes to the leader, whichever node that is.

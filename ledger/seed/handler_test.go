@@ -132,9 +132,7 @@ func TestStalledSeedEnds(t *testing.T) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}
-	if err := give(t, silent, Options{stall: 10 * time.Millisecond}); !errors.Is(err, errStalled) {
-		t.Errorf("a node that sends nothing: %v", err)
-	}
+	check.Is(t, give(t, silent, Options{stall: 10 * time.Millisecond}), errStalled, "a node that sends nothing")
 }
 
 // One node requests the state of another during a backup, and gets it once the backup has ended.
@@ -159,9 +157,7 @@ func TestSeedBesideBackup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := first.Seed(ctx, io.Discard, 0, -1, func(cluster.SeedInfo) error { return nil })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("a seed beside a backup: %v", err)
-	}
+	check.Is(t, err, context.Canceled, "a seed beside a backup")
 	close(release)
 	must.Do(t, <-done)
 	if _, info := seedOf(t, first); info.At.Index == 0 {

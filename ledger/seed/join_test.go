@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -109,17 +110,13 @@ func TestJoin(t *testing.T) {
 			}
 			return transport.NewRoundTripper(nil).RoundTrip(q)
 		})
-		if err := Join(ctx, cut); !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
+		must.Is(t, Join(ctx, cut), context.Canceled)
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet}); err == nil ||
 			!strings.Contains(err.Error(), "--join") {
 			t.Fatalf("the directory of a node that has not joined was opened: %v", err)
 		}
 		must.Do(t, Join(t.Context(), options(dir, own, ask)))
-		if err := Join(t.Context(), options(dir, own, ask)); !errors.Is(err, ErrJoined) {
-			t.Errorf("joined again: %v", err)
-		}
+		check.Is(t, Join(t.Context(), options(dir, own, ask)), ErrJoined, "joined again")
 		n := serve(t, dir, listener)
 		if got := n.Cluster().Status(); got.Self != uint64(id) || len(got.Members) != id {
 			t.Fatalf("node %d sees %+v", id, got)

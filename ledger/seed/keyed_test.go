@@ -51,7 +51,7 @@ func TestRecordsComeWithTheState(t *testing.T) {
 			want = keyed.Pending
 		}
 		id := machine.KeyedID{Scope: scope, Principal: "user:1", Key: sha256.Sum256([]byte(key))}
-		err := joined.View(t.Context(), func(v machine.View) error {
+		must.Do(t, joined.View(t.Context(), func(v machine.View) error {
 			k, err := v.Keyed(&id, joined.Now())
 			if err != nil {
 				return err
@@ -63,9 +63,6 @@ func TestRecordsComeWithTheState(t *testing.T) {
 				t.Errorf("%s: %v under token %d with %d bytes", key, k.State, k.Token, len(k.Response))
 			}
 			return nil
-		})
-		if err != nil {
-			t.Errorf("%s: %v", key, err)
-		}
+		}), "%s", key)
 	}
 }

@@ -163,9 +163,7 @@ func TestReplayIntoACopy(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := verify.ReplayInto(ctx, copyOf(t, d), d); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	check.Is(t, check.Err(verify.ReplayInto(ctx, copyOf(t, d), d)), context.Canceled, "cancelled")
 	must.Do(t, d.Close())
 }
 

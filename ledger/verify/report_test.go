@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestProblemsAreBounded(t *testing.T) {
 	t.Parallel()
 	p := new(Report)
-	if err := p.Problem("/data"); err != nil {
-		t.Errorf("nothing is wrong: %v", err)
-	}
+	must.Do(t, p.Problem("/data"), "nothing is wrong")
 	for i := range maxProblems + 5 {
 		p.add(fmt.Sprint("row ", i), errors.New("is gone"))
 	}

@@ -3,7 +3,6 @@ package verify_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -121,14 +120,10 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 	dir := t.TempDir()
 	_ = open(t, dir)
-	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); !errors.Is(err, datadir.ErrInUse) {
-		t.Errorf("a ledger in use: %v", err)
-	}
+	check.Is(t, check.Err(verify.Directory(t.Context(), dir, verify.Options{})), datadir.ErrInUse, "a ledger in use")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := verify.Directory(ctx, written(t), verify.Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	check.Is(t, check.Err(verify.Directory(ctx, written(t), verify.Options{})), context.Canceled, "cancelled")
 }
 
 // Verify changes nothing: a start after it finds what was there before.
@@ -165,9 +160,7 @@ func TestVerifyOfADirectoryThatWasJustMade(t *testing.T) {
 		_ = l.Close()
 		t.Fatal("it was opened")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "LEDGER")); err != nil {
-		t.Fatal("the marker is not there yet:", err)
-	}
+	must.Do(t, check.Err(os.Stat(filepath.Join(dir, "LEDGER"))), "the marker is not there yet")
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 {
 		t.Errorf("%v %+v", err, report)

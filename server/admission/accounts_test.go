@@ -101,15 +101,11 @@ func TestStoredBytesAreBounded(t *testing.T) {
 		if _, err := c.AwaitWrite(t.Context(), nil, quota, Work{Writes: 1, Bytes: 1}); err == nil {
 			t.Error("a stream stores on")
 		}
-		if err := c.mayQueue(t.Context(), quota, 1); err != nil {
-			t.Error("a write that may be a repeat does not arrive:", err)
-		}
+		must.Do(t, c.mayQueue(t.Context(), quota, 1), "a write that may be a repeat does not arrive")
 		free = 199
 		<-time.After(diskEvery)
 		mustRefuse(t, store(large, 1), StoredBytes, OfCredential)
-		if err := store(small, 1); err != nil {
-			t.Error("who has stored little may go on:", err)
-		}
+		must.Do(t, store(small, 1), "who has stored little may go on")
 		free = 99
 		<-time.After(diskEvery)
 		mustRefuse(t, store(small, 1), DiskReserve, OfServer)

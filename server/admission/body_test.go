@@ -95,9 +95,7 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 						test.charged)
 				}
 				if err != nil {
-					if !errors.Is(err, io.EOF) {
-						t.Errorf("%s: %v", name, err)
-					}
+					check.Is(t, err, io.EOF, "%s", name)
 					break
 				}
 			}
@@ -124,9 +122,7 @@ func TestDecodesInTurn(t *testing.T) {
 		first := must.Get(c.Decode(t.Context(), p))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if _, err := c.Decode(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("two large messages are decoded at once:", err)
-		}
+		check.Is(t, check.Err(c.Decode(ctx, p)), context.DeadlineExceeded, "two large messages are decoded at once")
 		first()
 		first()
 		second := must.Get(c.Decode(t.Context(), p))(t)
@@ -149,13 +145,9 @@ func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 	for _, wire := range []string{large, enveloped(0, large)} {
 		_, err := io.ReadAll(newBody(c, p, wire != large, strings.NewReader(wire)))
 		mustRefuse(t, err, MessageBytes, OfCredential)
-		if _, err := io.ReadAll(newBody(c, other, wire != large, strings.NewReader(wire))); err != nil {
-			t.Error("another caller:", err)
-		}
+		must.Do(t, check.Err(io.ReadAll(newBody(c, other, wire != large, strings.NewReader(wire)))), "another caller")
 	}
-	if _, err := io.ReadAll(newBody(c, p, true, strings.NewReader(enveloped(0, "abc")))); err != nil {
-		t.Error("a small message:", err)
-	}
+	must.Do(t, check.Err(io.ReadAll(newBody(c, p, true, strings.NewReader(enveloped(0, "abc"))))), "a small message")
 	check.Equal(t, refusals(c, MessageBytes, OfCredential), 2, "%d refusals are counted")
 }
 
@@ -183,9 +175,7 @@ func testBodyOfAWriteIsRefusedEarly(t *testing.T) {
 		t.Errorf("%d bytes were read before", n)
 	}
 	done()
-	if _, err := read(); err != nil {
-		t.Error("when there is room again:", err)
-	}
+	must.Do(t, check.Err(read()), "when there is room again")
 	p.Share.writePace.take(1, p.Limits.WritesPerSecond, true)
 	if wait := p.Share.writePace.take(3*p.Limits.WritesPerSecond, p.Limits.WritesPerSecond, true); wait <= 0 {
 		t.Fatal("three seconds' worth of writes came at once")

@@ -86,9 +86,7 @@ func TestBudgetWaitEnds(t *testing.T) {
 		synctest.Wait()
 		b.Release(2)
 		cancel()
-		if err := <-first; !errors.Is(err, context.Canceled) {
-			t.Error("got", err)
-		}
+		check.Is(t, <-first, context.Canceled)
 		must.Do(t, <-second)
 		check.Equal(t, b.Used(), 10, "in use: %v")
 	})
@@ -126,9 +124,7 @@ func TestBudgetUnderLoad(t *testing.T) {
 func TestBudgetAwaitEmpty(t *testing.T) {
 	t.Parallel()
 	var b Budget
-	if err := b.AwaitEmpty(t.Context(), "bytes are left"); err != nil {
-		t.Error("nothing to wait for:", err)
-	}
+	must.Do(t, b.AwaitEmpty(t.Context(), "bytes are left"), "nothing to wait for")
 	b.TryAcquire(7, 7)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Writes are refused while less than the reserve is free, and go on when there is more.
@@ -36,9 +37,7 @@ func TestDiskReserve(t *testing.T) {
 			t.Errorf("%v, the disk was asked %d times", err, asked)
 		}
 		free = 49
-		if err := write(); err != nil {
-			t.Error("the disk must not be asked for every write:", err)
-		}
+		must.Do(t, write(), "the disk must not be asked for every write")
 		<-time.After(diskEvery)
 		mustRefuse(t, write(), DiskReserve, OfServer)
 		fails = errors.New("no answer")
@@ -46,9 +45,7 @@ func TestDiskReserve(t *testing.T) {
 		mustRefuse(t, write(), DiskReserve, OfServer)
 		fails, free = nil, 50
 		<-time.After(diskEvery)
-		if err := write(); err != nil {
-			t.Error("there is room again:", err)
-		}
+		must.Do(t, write(), "there is room again")
 	})
 }
 

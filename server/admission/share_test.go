@@ -38,9 +38,7 @@ func TestRegistryIsBounded(t *testing.T) {
 			share.used[Streams].TryAcquire(1, 1)
 		}
 	}
-	if !errors.Is(err, ErrTooManyCallers) {
-		t.Error("got", err)
-	}
+	check.Is(t, err, ErrTooManyCallers)
 }
 
 // Each bound of the table is held, for a share and for the whole, and what one credential uses of it another one does
@@ -104,20 +102,14 @@ func TestEveryBoundOfAShareHolds(t *testing.T) {
 			c := newController(t, Options{Shares: true})
 			p, other := partyOf(c, "a", test.limits), partyOf(c, "b", test.limits)
 			for range 2 {
-				if err := test.use(t.Context(), c, p); err != nil {
-					t.Fatalf("%s: within the share: %v", name, err)
-				}
+				must.Do(t, test.use(t.Context(), c, p), "%s: within the share", name)
 			}
 			refused := mustRefuse(t, test.use(t.Context(), c, p), test.bound, OfCredential)
 			mustCount(t, c, test.bound, OfCredential, 1)
-			if err := test.use(t.Context(), c, other); err != nil {
-				t.Errorf("%s: another credential: %v", name, err)
-			}
+			must.Do(t, test.use(t.Context(), c, other), "%s: another credential", name)
 			if test.bound == RequestsPerSecond || test.bound == WritesPerSecond {
 				<-time.After(refused.RetryAfter)
-				if err := test.use(t.Context(), c, p); err != nil {
-					t.Errorf("%s: at the time that was said: %v", name, err)
-				}
+				must.Do(t, test.use(t.Context(), c, p), "%s: at the time that was said", name)
 			}
 			if refused.Error() == "" {
 				t.Error("a refusal says nothing")
@@ -137,9 +129,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 			_, stream := c.Stream(t.Context(), p)
 			_, answer := c.Answer(t.Context(), p, p.Limits.MessageBytes/4)
 			_, read := c.Read(t.Context(), p, false)
-			if err := errors.Join(request, stream, answer, read); err != nil {
-				t.Fatal(i, err)
-			}
+			must.Do(t, errors.Join(request, stream, answer, read), "%v", i)
 		}
 		_, err := c.Request(t.Context(), p)
 		mustRefuse(t, err, Requests, OfCredential)
@@ -158,9 +148,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 	mustRefuse(t, err, Streams, OfServer)
 	_, err = c.Answer(t.Context(), fifth, 1<<20)
 	mustRefuse(t, err, AnswerBytes, OfServer)
-	if _, err := c.Answer(t.Context(), fifth, smallAnswer); err != nil {
-		t.Error("a small answer needs no room:", err)
-	}
+	must.Do(t, check.Err(c.Answer(t.Context(), fifth, smallAnswer)), "a small answer needs no room")
 	used := &fifth.Share.used
 	if used[Requests].Used() != 0 || used[Streams].Used() != 0 || used[AnswerBytes].Used() != 0 {
 		t.Error("what the whole has refused is still counted")
@@ -180,9 +168,7 @@ func TestWithoutShares(t *testing.T) {
 	for range 300_000 {
 		must.Get(c.Write(t.Context(), p, Work{Writes: 1, Bytes: 1 << 20}))(t)
 	}
-	if _, err := c.OwnRequest(t.Context(), p); err != nil {
-		t.Error("a look at the metrics of a server that is full:", err)
-	}
+	must.Do(t, check.Err(c.OwnRequest(t.Context(), p)), "a look at the metrics of a server that is full")
 	if c.Stored(p, 5); c.StoredBytes(p) != 0 {
 		t.Error("bytes are counted for nobody")
 	}
@@ -212,9 +198,7 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Read(ctx, p, false); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("a second read at once:", err)
-		}
+		check.Is(t, check.Err(c.Read(ctx, p, false)), context.DeadlineExceeded, "a second read at once")
 		done()
 		done() // gives nothing back that is not its own
 		<-waited
@@ -250,12 +234,8 @@ func TestLargeReads(t *testing.T) {
 			}
 			return err
 		}
-		if err := refuse(p, true); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("a second large read of a credential at once:", err)
-		}
-		if err := refuse(p, false); err != nil {
-			t.Error("a small read beside a large one:", err)
-		}
+		check.Is(t, refuse(p, true), context.DeadlineExceeded, "a second large read of a credential at once")
+		must.Do(t, refuse(p, false), "a small read beside a large one")
 		for i := range maxLargeWork() - 1 {
 			must.Get(c.Read(t.Context(), partyOf(c, fmt.Sprint("b", i), Limits{}), true))(t)
 		}
@@ -270,9 +250,7 @@ func TestLargeReads(t *testing.T) {
 		}
 		whole := newController(t, Options{})
 		for range maxLargeWork() {
-			if _, err := whole.Read(t.Context(), whole.Party(nil, Limits{}), true); err != nil {
-				t.Error("without credentials:", err)
-			}
+			must.Do(t, check.Err(whole.Read(t.Context(), whole.Party(nil, Limits{}), true)), "without credentials")
 		}
 	})
 }
@@ -299,9 +277,8 @@ func TestWritesOfAStreamWait(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.AwaitWrite(ctx, hurry, p, Work{Writes: 1, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("there is no room:", err)
-		}
+		check.Is(t, check.Err(c.AwaitWrite(ctx, hurry, p, Work{Writes: 1, Bytes: 1})), context.DeadlineExceeded,
+			"there is no room")
 		done()
 		done = must.Get(c.AwaitWrite(t.Context(), hurry, p, Work{Writes: 1, Bytes: 1}))(t)
 		done()
@@ -330,13 +307,10 @@ func TestMayAnswer(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
 	p := partyOf(c, "a", Limits{})
-	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes); err != nil {
-		t.Error("a share of which nothing is used has room for one of any size:", err)
-	}
+	must.Do(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes),
+		"a share of which nothing is used has room for one of any size")
 	must.Get(c.Answer(t.Context(), p, p.Limits.MessageBytes/4))(t)
-	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
-		t.Error("half of it is free:", err)
-	}
+	must.Do(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4), "half of it is free")
 	mustRefuse(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4+1), AnswerBytes, OfCredential)
 	check.Equal(t, p.Share.used[AnswerBytes].Used(), int64(p.Limits.MessageBytes)/2, "in use: %v")
 }

@@ -197,9 +197,7 @@ func TestAuthenticatedIsNoVisit(t *testing.T) {
 	for _, on := range connections {
 		_ = on.Close()
 	}
-	if err := c.Authenticated(t.Context(), p); err != nil {
-		t.Error("a request that was no visit:", err)
-	}
+	must.Do(t, c.Authenticated(t.Context(), p), "a request that was no visit")
 }
 
 // The deadline of a body is taken away at its end, and must be gone while the request is being answered. A request

@@ -106,10 +106,8 @@ func FuzzClaims(f *testing.F) {
 			Header struct{ Alg, Kid string }
 			Claims map[string]any
 		}
-		if err := errors.Join(json.Unmarshal([]byte(header), &said.Header),
-			json.Unmarshal([]byte(claims), &said.Claims)); err != nil {
-			t.Fatalf("%q and %q let in: %v", header, claims, err)
-		}
+		must.Do(t, errors.Join(json.Unmarshal([]byte(header), &said.Header),
+			json.Unmarshal([]byte(claims), &said.Claims)), "%q and %q let in", header, claims)
 		audience, _ := said.Claims["aud"].([]any)
 		forUs := said.Claims["aud"] == "seqledger" || slices.Contains(audience, any("seqledger"))
 		if said.Header.Kid != "ed" || said.Claims["iss"] != "https://issuer.test" || !forUs ||

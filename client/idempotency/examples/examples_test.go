@@ -18,7 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // binaries is the directory of the programs under test.
@@ -90,9 +92,7 @@ func start(t *testing.T, name string, args ...string) *process {
 	if err == nil {
 		err = p.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(p.kill)
 	reader := bufio.NewReader(out)
 	first, err := reader.ReadString('\n')
@@ -173,10 +173,7 @@ func request(t *testing.T, method, address, path, body string, headers ...string
 		return new(answer)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	text := must.Get(io.ReadAll(response.Body))(t)
 	return &answer{response.StatusCode, response.Header, string(text)}
 }
 
@@ -282,12 +279,9 @@ func TestTasks(t *testing.T) {
 		t.Errorf("after a kill the id is %s, and was %v", id, ids)
 	}
 	p.conflict("--key", "invoice-7", "mail", "another text")
-	text, err := command("seqledger", "key", "list", "--json", "--all", "--scope",
+	text := must.Get(command("seqledger", "key", "list", "--json", "--all", "--scope",
 		"tasks",
-		"--server", p.ledger.address).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+		"--server", p.ledger.address).Output())(t)
 	var listed struct{ CreatedAt, ExpiresAt time.Time }
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	if err := json.Unmarshal(line, &listed); err != nil || listed.ExpiresAt.Sub(listed.CreatedAt) != 30*24*time.Hour {
@@ -323,9 +317,7 @@ func TestTaskScopes(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	last := p.expect("created", "", "--key", "last", "mail", "the end") // arrives live
 	worked := bufio.NewScanner(out)
@@ -428,9 +420,7 @@ func TestSubmitCoalesces(t *testing.T) {
 		return request(t, http.MethodGet, impatient.address, "/jobs", "", "Idempotency-Key", nightly)
 	}
 	known := look().expect(t, http.StatusOK)
-	if known.field(t, "state") != "PENDING" {
-		t.Error(known.body)
-	}
+	check.Equal(t, known.field(t, "state"), "PENDING", "%v: %v", known.body)
 	// White space makes another job, too: the bytes are compared.
 	for _, other := range []string{`{"image":"another"}`, `{"image": "report","n":1}`} {
 		s.submit(impatient, other).expect(t, http.StatusConflict)
@@ -446,9 +436,7 @@ func TestSubmitCoalesces(t *testing.T) {
 			first++
 		}
 	}
-	if first != 1 {
-		t.Errorf("%d answers are the first", first)
-	}
+	check.Equal(t, first, 1, "%d answers are the first")
 	s.runner.ran(t, 1)
 	known = look().expect(t, http.StatusOK)
 	if known.field(t, "state") != "COMMITTED" || known.field(t, "job") != "job-1" {
@@ -589,9 +577,7 @@ func TestForms(t *testing.T) {
 	t.Parallel()
 	p := startForms(t)
 	alice := open(t, p, "Authorization", "Bearer alice-secret")
-	if alice.proof != "" {
-		t.Error("a user's form has a proof")
-	}
+	check.Equal(t, alice.proof, "", "a user's form has a proof: %v")
 	first := alice.id(alice.send("contact", "alice", "name=Ann"), false)
 	if again := alice.id(alice.send("contact", "alice", "name=Ann"), true); again != first {
 		t.Errorf("submission %s, then %s", first, again)
@@ -609,9 +595,7 @@ func TestForms(t *testing.T) {
 	without := &form{t: t, address: p.address}
 	missing := request(t, http.MethodPost, p.address, "/intake/contact", "name=Ann", "Authorization",
 		"Bearer alice-secret").expect(t, http.StatusBadRequest)
-	if missing.field(t, "code") != "key-missing" {
-		t.Error(missing.body)
-	}
+	check.Equal(t, missing.field(t, "code"), "key-missing", "%v: %v", missing.body)
 	without.key = alice.key // an anonymous visitor who knows the key and has no proof
 	if a := without.send("contact", "", "name=Ann").expect(t, 400); a.field(t, "code") != "principal-missing" {
 		t.Error(a.body)
@@ -633,13 +617,9 @@ func TestFormsOfVisitors(t *testing.T) {
 	id := answers[0].field(t, "submission")
 	for _, a := range answers {
 		a.expect(t, http.StatusCreated)
-		if a.field(t, "submission") != id {
-			t.Errorf("submission %s and %s", id, a.body)
-		}
+		check.Equal(t, a.field(t, "submission"), id, "submission %s and %s: %v", id, a.body)
 	}
-	if again := f.id(f.send("contact", "alice", "name=Ann"), true); again != id {
-		t.Errorf("submission %s after signing in, want %s", again, id)
-	}
+	check.Equal(t, f.id(f.send("contact", "alice", "name=Ann"), true), id, "submission %s after signing in")
 	// Neither the proof nor the key is of use to another user: not even a conflict reveals the key.
 	if other := f.id(f.send("contact", "bob", "name=Bo"), false); other == id {
 		t.Error("bob has got the visitor's submission")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -68,13 +69,9 @@ func TestFailOverOfTransactions(t *testing.T) {
 	if err := reserve("old"); err == nil {
 		t.Error("a server that is read-only took a reservation")
 	}
-	if err := reserve("new"); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, reserve("new"))
 	k := key("new")
-	if _, err := direct.Get(t.Context(), &k); err != nil {
-		t.Error(err)
-	}
+	must.Get(direct.Get(t.Context(), &k))(t)
 }
 
 // Each new connection is checked, not only those at the start.
@@ -108,9 +105,7 @@ func TestRoleThatLosesItsPrivileges(t *testing.T) {
 			t.Errorf("a store without %s was opened", privilege)
 		}
 		execute("GRANT " + privilege + " TO app")
-		if _, err := idempotency.Do(t.Context(), s, k, succeed); err != nil {
-			t.Errorf("with %s again: %v", privilege, err)
-		}
+		must.Do(t, check.Err(idempotency.Do(t.Context(), s, k, succeed)), "with %s again", privilege)
 	}
 }
 

@@ -64,9 +64,7 @@ func TestLateBehindATransaction(t *testing.T) {
 		must.Do(t, pool.QueryRow(t.Context(), waits).Scan(&n))
 	}
 	must.Do(t, tx.Rollback(t.Context()))
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, group.Wait())
 }
 
 // A result is visible although its caller canceled the wait for a standby. A retry is acknowledged only when a standby

@@ -29,9 +29,7 @@ func TestListEnds(t *testing.T) {
 	storetest.MakeRecords(t, s, idempotency.RecordKey{Scope: scope})
 	request := &idempotency.ListRequest{Scope: scope}
 	for _, err := range s.List(t.Context(), request) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		break
 	}
 	must.Get(s.Get(t.Context(), &idempotency.RecordKey{Scope: scope, Key: "PENDING"}))(t)

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -33,7 +33,5 @@ func TestListenerFollowsThePool(t *testing.T) {
 	}
 	storefaults.FailOver(t, p, old, next)
 	pool.Reset()
-	if err := <-ended; !errors.Is(err, waiters.ErrNotListening) {
-		t.Error(err)
-	}
+	check.Is(t, <-ended, waiters.ErrNotListening)
 }

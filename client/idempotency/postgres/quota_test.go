@@ -19,12 +19,10 @@ func TestQuota(t *testing.T) {
 	server := servertest.Postgres(t)
 	s := open(t, server.URL+"&max_open=2", postgres.Options{})
 	storetest.RunQuota(t, s)
-	if err := pgx.BeginFunc(t.Context(), connect(t, server.URL), func(tx pgx.Tx) error {
+	must.Do(t, pgx.BeginFunc(t.Context(), connect(t, server.URL), func(tx pgx.Tx) error {
 		_, err := idempotency.Do(t.Context(), s.WithTx(tx), storetest.BobsKey("five"), succeed)
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // The suite on a store with a quota, which must not count too many keys.

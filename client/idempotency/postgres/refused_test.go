@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A server that denies the access has answered; one that starts, ends or has no room for connections has not.
@@ -21,7 +22,5 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	if err := refused(nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, refused(nil))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -197,9 +198,7 @@ func TestPrivileges(t *testing.T) {
 	s := must.Get(postgres.Open(t.Context(), strings.Replace(server.URL, "test@", "app@", 1),
 		postgres.Options{CleanupInterval: 10 * time.Millisecond}))(t)
 	t.Cleanup(func() { _ = s.Close() })
-	if _, err := idempotency.Do(t.Context(), s, key("k"), succeed); err != nil {
-		t.Error(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("k"), succeed))(t)
 }
 
 func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
@@ -237,9 +236,8 @@ func TestCleanup(t *testing.T) {
 	for left := 0; left != 1; {
 		must.Do(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_records").Scan(&left))
 	}
-	if r, err := s.Get(t.Context(), new(key("live"))); err != nil || r.State != idempotency.Committed {
-		t.Errorf("the record that must stay is %+v, %v", r, err)
-	}
+	check.Equal(t, must.Get(s.Get(t.Context(), new(key("live"))))(t).State, idempotency.Committed,
+		"the record that must stay is %+v")
 }
 
 var errNo = errors.New("no")

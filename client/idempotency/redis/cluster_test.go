@@ -3,7 +3,6 @@ package redis_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -110,9 +110,7 @@ func TestClusterFailover(t *testing.T) {
 	if r, err := late.Get(t.Context(), &pending.Key); err != nil || r.Token != pending.Token {
 		t.Errorf("Get by a client that came later: %+v, %v", r, err)
 	}
-	if _, err := s.Get(t.Context(), &lost.Key); !errors.Is(err, idempotency.ErrNotFound) {
-		t.Errorf("what the replica did not have: %v", err)
-	}
+	check.Is(t, check.Err(s.Get(t.Context(), &lost.Key)), idempotency.ErrNotFound, "what the replica did not have")
 	if next := reserve(t, s, "lost"); next.Token <= lost.Token {
 		t.Errorf("token %d after %d", next.Token, lost.Token)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -95,9 +96,7 @@ func TestServerThatComesBackChanged(t *testing.T) {
 	} {
 		do := func(command ...any) {
 			t.Helper()
-			if err := admin.Do(t.Context(), command...).Err(); err != nil {
-				t.Fatal(command, err)
-			}
+			must.Do(t, admin.Do(t.Context(), command...).Err(), "%v", command)
 		}
 		do(c.change...)
 		do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -106,8 +105,6 @@ func TestServerThatComesBackChanged(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		do(c.back...)
-		if _, err := idempotency.Do(t.Context(), s, key(name), succeed); err != nil {
-			t.Errorf("after %s: %v", name, err)
-		}
+		must.Do(t, check.Err(idempotency.Do(t.Context(), s, key(name), succeed)), "after %s", name)
 	}
 }

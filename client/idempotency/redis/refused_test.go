@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A server that denies the access has answered; one that loads its data or has lost its master has not.
@@ -20,7 +21,5 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := refused(nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, refused(nil))
 }

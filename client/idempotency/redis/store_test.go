@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -72,10 +73,7 @@ func replicate(t *testing.T, server *servertest.Server) *servertest.Server {
 	replica := servertest.Redis(t, "--replicaof", host+" "+port)
 	c := connect(t, server)
 	for n := int64(0); n < 1; {
-		var err error
-		if n, err = c.Wait(t.Context(), 1, time.Second).Result(); err != nil {
-			t.Fatal(err)
-		}
+		n = must.Get(c.Wait(t.Context(), 1, time.Second).Result())(t)
 	}
 	return replica
 }
@@ -168,9 +166,7 @@ func TestFull(t *testing.T) {
 	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
 		t.Errorf("Complete: %+v, %v", a, err)
 	}
-	if _, err := s.Get(t.Context(), new(key("new"))); !errors.Is(err, idempotency.ErrNotFound) {
-		t.Errorf("Get: %v", err)
-	}
+	check.Is(t, check.Err(s.Get(t.Context(), new(key("new")))), idempotency.ErrNotFound, "Get")
 }
 
 // With appendfsync always, what was acknowledged survives kill -9.

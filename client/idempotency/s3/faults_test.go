@@ -338,9 +338,7 @@ func meets(t *testing.T, c *faultyCalls, fault bucketFault, n, attempts int) {
 	case attempts > 1 && (fault == refused || fault == denied) && c.failed > 0:
 		t.Error("a call failed, and its request can be repeated")
 	}
-	if err := c.bucket.deliver(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, c.bucket.deliver(t.Context()))
 	if got, err := c.replay(t.Context()); err != nil || got != idempotency.Replay {
 		t.Errorf("in the end: %v, %v", got, err)
 	}

@@ -34,9 +34,7 @@ func TestListOfMany(t *testing.T) {
 	}
 	seen := map[[32]byte]bool{}
 	for r, err := range s.List(t.Context(), &idempotency.ListRequest{Scope: key("").Scope}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		seen[r.KeyHash] = true
 	}
 	if len(seen) != many {

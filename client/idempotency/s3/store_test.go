@@ -20,6 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
@@ -125,9 +126,7 @@ func TestConditions(t *testing.T) {
 			t.Cleanup(fake.Close)
 			_, err := s3.New(t.Context(), servertest.S3Client(strings.TrimPrefix(fake.URL, "http://")),
 				s3.Options{Bucket: servertest.S3Bucket})
-			if !errors.Is(err, s3.ErrNoConditions) {
-				t.Errorf("the store is taken: %v", err)
-			}
+			check.Is(t, err, s3.ErrNoConditions, "the store is taken")
 		})
 	}
 	honest := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

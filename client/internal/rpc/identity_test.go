@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 )
@@ -89,9 +90,7 @@ func TestServersHaveOneLedger(t *testing.T) {
 					t.Errorf("asked were %q, want %q; done by %q, want %q", f.asked.String(), test.asked,
 						f.done.String(), test.done)
 				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, c.Close())
 			})
 		})
 	}
@@ -105,9 +104,7 @@ func TestAllServersHaveAnotherLedger(t *testing.T) {
 		c := f.client(t, "a,b")
 		must.Do(t, status(t.Context(), c))
 		f.ledgers = map[string]string{"a": "2", "b": "2"}
-		if err := status(t.Context(), c); !errors.Is(err, failure.ErrOtherLedger) {
-			t.Errorf("got %v", err)
-		}
+		check.Is(t, status(t.Context(), c), failure.ErrOtherLedger)
 		if f.done.String() != "a" || f.asked.String() != "aany a1 b1 " {
 			t.Errorf("asked were %q; done by %q", f.asked.String(), f.done.String())
 		}

@@ -13,6 +13,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestOptionsThatAreRefused name the field, because the caller has given several.
@@ -65,12 +67,8 @@ func TestAuthorize(t *testing.T) {
 		}
 	}
 	o := Options{Token: func(context.Context) (string, error) { return "", broken }}
-	if _, err := o.Authorize(t.Context(), make(http.Header)); !errors.Is(err, broken) {
-		t.Errorf("the cause is lost: %v", err)
-	}
-	if _, err := new(Options).Authorize(t.Context(), nil); err != nil {
-		t.Errorf("without a token: %v", err)
-	}
+	check.Is(t, check.Err(o.Authorize(t.Context(), make(http.Header))), broken, "the cause is lost")
+	must.Do(t, check.Err(new(Options).Authorize(t.Context(), nil)), "without a token")
 }
 
 // TestARenewalIsAllowedOnce, for another token than the one refused, and for a refusal of the token alone.

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -150,17 +151,13 @@ func TestABodyThatIsNotReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	s := &peer{answer: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfirst"}
 	p := s.pool(t)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x", strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x",
+		strings.NewReader("x")))(t)
 	answer := must.Get(p.RoundTrip(r))(t)
 	if len(p.places) != 1 {
 		t.Errorf("%d places are taken while an answer is read", len(p.places))
 	}
-	if _, err := answer.Body.Read(make([]byte, 2)); err != nil {
-		t.Error(err)
-	}
+	must.Get(answer.Body.Read(make([]byte, 2)))(t)
 	for range 2 { // a second Close does nothing
 		if err := answer.Body.Close(); err != nil || p.idleCount() != 0 || len(p.places) != 0 {
 			t.Errorf("after Close: %v, %d connections kept, %d places taken", err, p.idleCount(), len(p.places))
@@ -212,9 +209,7 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 				t.Errorf("%d calls arrived, %d connections are kept, %d places taken", s.calls.Load(), p.idleCount(),
 					len(p.places))
 			}
-			if _, err := p.post(t.Context(), "x"); err != nil {
-				t.Errorf("the next call: %v", err)
-			}
+			must.Do(t, check.Err(p.post(t.Context(), "x")), "the next call")
 		})
 	}
 }
@@ -388,11 +383,7 @@ func TestAClosedConnectionIsNotUsed(t *testing.T) {
 		p.mu.Lock()
 		conn := p.idle[0]
 		p.mu.Unlock()
-		for deadline := time.Now().Add(30 * time.Second); conn.isOpen(); {
-			if time.Now().After(deadline) {
-				t.Fatal("the connection counts as open")
-			}
-		}
+		must.Await(t, func() bool { return !conn.isOpen() }, "the end of the connection")
 	}
 }
 

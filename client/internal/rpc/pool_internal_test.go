@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const noContent = "HTTP/1.1 204 No Content\r\n\r\n"
@@ -41,9 +43,7 @@ func TestIdleConnections(t *testing.T) {
 		synctest.Wait()
 		close(hold)
 		for range 3 {
-			if err := <-results; err != nil {
-				t.Error(err)
-			}
+			must.Do(t, <-results)
 		}
 		wait := func(d time.Duration, want int) {
 			t.Helper()
@@ -55,9 +55,7 @@ func TestIdleConnections(t *testing.T) {
 			}
 		}
 		wait(idleConnTimeout-time.Second, 3)
-		if err := p.call(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, p.call(t.Context()))
 		wait(time.Second, 1)
 		wait(idleConnTimeout-2*time.Second, 1)
 		wait(time.Second, 0)
@@ -162,9 +160,7 @@ func TestCallsBeyondTheBound(t *testing.T) {
 			t.Errorf("want the end of the context and one call sent, got %v, %d", err, sent)
 		}
 		close(hold)
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+		must.Do(t, <-first)
 		p.close()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -122,9 +123,7 @@ func TestOneAsksForAll(t *testing.T) {
 			go func() { ended <- status(ctx, c) }() // ends with ctx
 		}
 		for range callers {
-			if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
+			check.Is(t, <-ended, context.DeadlineExceeded)
 		}
 		if n := s.asked.Load(); n != 10 {
 			t.Errorf("the server was asked %d times in ten seconds", n)

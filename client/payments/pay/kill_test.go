@@ -79,10 +79,7 @@ func TestPaySurvivesKills(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("PAY_KILL_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with: PAY_KILL_SEED=%d go test ./client/payments/pay -run TestPaySurvivesKills", seed)
 	total := kills
@@ -192,10 +189,7 @@ func (h *harness) disturb(t *testing.T, random *rand.Rand, i, n int) {
 
 func (h *harness) client(t *testing.T) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Server: h.address})
-	if err != nil {
-		t.Error(err)
-	}
+	c := must.Get(client.New(client.Options{Server: h.address}))(t)
 	return c
 }
 
@@ -285,9 +279,7 @@ func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
 	end := must.Get(w.Write(ctx, op.Append([]byte("audit"))))(t)
 	found, sum := make(map[string][]string), int64(0)
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, tx := range block.GetTransactions() {
 			for _, operation := range tx.GetOperations() {
 				if set := operation.GetSetEntity(); set != nil {

@@ -56,9 +56,7 @@ func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 			case 1:
 				err = l.Note(payments.Outcome{Tag: tag}, payments.Outcome{Tag: tag, TxID: "tx"})
 			}
-			if err := errors.Join(err, l.Close()); err != nil {
-				t.Fatalf("%q, round %d: %v", name, round, err)
-			}
+			must.Do(t, errors.Join(err, l.Close()), "%q, round %d", name, round)
 			all := l.Payments()
 			if len(all) != 1 || all[0].Tag != tag || all[0].Paid != (round > 0) {
 				t.Errorf("%q, round %d: the log has %+v", name, round, all)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -72,9 +73,7 @@ func TestRunFails(t *testing.T) {
 			}
 			_, dir, _ := strings.Cut(err.Error(), "kept in ")
 			dir = strings.TrimSuffix(dir, ")")
-			if _, err := os.Stat(dir); err != nil {
-				t.Errorf("want the directory kept: %v", err)
-			}
+			must.Do(t, check.Err(os.Stat(dir)), "want the directory kept")
 			_ = os.RemoveAll(dir)
 		})
 	}

@@ -136,9 +136,7 @@ func FuzzParseOperations(f *testing.F) {
 			t.Fatalf("%q was accepted and has no operation", line)
 		}
 		for _, operation := range operations {
-			if err := Check(operation); err != nil {
-				t.Fatalf("%q was accepted: %v", line, err)
-			}
+			must.Do(t, Check(operation), "%q was accepted", line)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package operation
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -253,7 +252,6 @@ func TestFilesOfValues(t *testing.T) {
 		check.Equal(t, string(must.Get(given("append", path).Build())(t)[0].GetAppend().GetPayload()), path,
 			"--append takes a path for a file: %v")
 	}
-	if _, err := given("append-file", filepath.Join(dir, "none")).Build(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
-	}
+	check.Is(t, check.Err(given("append-file", filepath.Join(dir, "none")).Build()), os.ErrNotExist,
+		"a file that is not there")
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"reflect"
 	"strings"
@@ -43,9 +42,7 @@ func FuzzLines(f *testing.F) {
 				all = append(all, '\n')
 			}
 			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					t.Fatal(err)
-				}
+				must.Is(t, err, io.EOF)
 				break
 			}
 		}
@@ -131,9 +128,7 @@ func FuzzEvents(f *testing.F) {
 				events = append(events, string(data))
 				return nil
 			})
-			if !errors.Is(err, io.EOF) {
-				t.Fatal(err)
-			}
+			must.Is(t, err, io.EOF)
 			return events
 		}
 		first := read(input)

@@ -197,13 +197,9 @@ func TestHTTPFailures(t *testing.T) {
 		})
 	}
 	nobody := NewHTTP(HTTPOptions{Endpoint: "http://127.0.0.1:1", DrainTimeout: hangs})
-	if err := nobody.Call(messageOf(t, pingCall)); !errors.Is(err, idempotency.ErrNotExecuted) {
-		t.Errorf("where nothing listens: %v", err)
-	}
+	check.Is(t, nobody.Call(messageOf(t, pingCall)), idempotency.ErrNotExecuted, "where nothing listens")
 	nowhere := NewHTTP(HTTPOptions{Endpoint: "http://[", DrainTimeout: hangs})
-	if err := nowhere.Call(messageOf(t, pingCall)); !errors.Is(err, idempotency.ErrNotExecuted) {
-		t.Errorf("at an address that is none: %v", err)
-	}
+	check.Is(t, nowhere.Call(messageOf(t, pingCall)), idempotency.ErrNotExecuted, "at an address that is none")
 }
 
 // If a message that passes fails, a call is answered in place of the server, and any other message is dropped; after
@@ -222,9 +218,7 @@ func TestHTTPSend(t *testing.T) {
 		t.Errorf("%d requests, %d lines more", len(all), len(s.lines))
 	}
 	for name, send := range map[string]func(*message) error{"Send": s.Send, "Call": s.Call} {
-		if err := send(messageOf(t, pingCall)); !errors.Is(err, idempotency.ErrNotExecuted) {
-			t.Errorf("%s behind the end: %v", name, err)
-		}
+		check.Is(t, send(messageOf(t, pingCall)), idempotency.ErrNotExecuted, "%s behind the end", name)
 	}
 }
 

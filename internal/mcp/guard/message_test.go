@@ -456,9 +456,7 @@ func TestLinesAtTheirBound(t *testing.T) {
 	}
 	full := errors.New("full")
 	r := bufio.NewReaderSize(strings.NewReader(strings.Repeat("b", 100)), 16)
-	if err := rest(brokenWriter{full}, r, []byte("b")); !errors.Is(err, full) {
-		t.Errorf("a writer that fails: %v", err)
-	}
+	check.Is(t, rest(brokenWriter{full}, r, []byte("b")), full, "a writer that fails")
 }
 
 type brokenWriter struct{ err error }

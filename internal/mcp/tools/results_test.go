@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -251,10 +252,8 @@ func TestClientState(t *testing.T) {
 	a.state = func(*seqledgerv1.GetClientStateRequest) (*seqledgerv1.ClientState, error) {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no token"))
 	}
-	if _, err := us.clientState(t.Context(), &clientStateInput{ClientID: "c"}); !errors.Is(err,
-		failure.ErrUnauthenticated) {
-		t.Errorf("a refused token: %v", err)
-	}
+	check.Is(t, check.Err(us.clientState(t.Context(), &clientStateInput{ClientID: "c"})), failure.ErrUnauthenticated,
+		"a refused token")
 }
 
 // TestACallEndsWithItsHTTPRequest checks that a call ends with its HTTP request, which the MCP library does not do, and

@@ -1,7 +1,10 @@
 // Package check compares values in tests, which go on after a difference; package must ends them.
 package check
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // test is what [testing.TB] and the test of package rapid have in common.
 type test interface {
@@ -16,6 +19,26 @@ func Equal[T comparable](t test, got, want T, about ...any) {
 	if got != want {
 		t.Error(Difference(got, want, about...))
 	}
+}
+
+// Is fails the test unless an error is the wanted one, as by [errors.Is]. about is a format, and its values, of what is
+// said before that.
+func Is(t test, err, want error, about ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Error(Before(fmt.Sprintf("got the error %v, want %v", err, want), about...))
+	}
+}
+
+// Err returns the error of two results.
+func Err[T any](_ T, err error) error { return err }
+
+// Before puts a format with its values, if there is one, before a text.
+func Before(text string, about ...any) string {
+	if len(about) == 0 {
+		return text
+	}
+	return fmt.Sprintf(about[0].(string), about[1:]...) + ": " + text
 }
 
 // Difference is what [Equal] says.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -32,9 +33,7 @@ func TestListen(t *testing.T) {
 	address := first.Addr().String()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := freeport.Listen(ended, address); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("an address in use: %v", err)
-	}
+	check.Is(t, check.Err(freeport.Listen(ended, address)), syscall.EADDRINUSE, "an address in use")
 	closed := time.AfterFunc(20*time.Millisecond, func() { _ = first.Close() })
 	defer closed.Stop()
 	again := must.Get(freeport.Listen(t.Context(), address))(t)

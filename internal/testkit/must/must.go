@@ -2,6 +2,7 @@
 package must
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,11 +15,11 @@ type test interface {
 	Fatal(args ...any)
 }
 
-// Do ends the test if there is an error.
-func Do(t test, err error) {
+// Do ends the test if there is an error. about is as that of [check.Is].
+func Do(t test, err error, about ...any) {
 	t.Helper()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(check.Before(err.Error(), about...))
 	}
 }
 
@@ -53,5 +54,13 @@ func Await(t test, holds func() bool, what ...any) {
 			t.Fatal("waited in vain for", fmt.Sprintln(what...))
 		}
 		<-time.After(min(max(waited/16, least), most)) // what takes long is asked for seldom
+	}
+}
+
+// Is ends the test unless an error is the wanted one. about is as that of [check.Is].
+func Is(t test, err, want error, about ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatal(check.Before(fmt.Sprintf("got the error %v, want %v", err, want), about...))
 	}
 }

@@ -93,12 +93,10 @@ func TestStopWithASignal(t *testing.T) {
 func TestWhatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := Launch(exec.Command(filepath.Join(dir, "none")), "", nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a program that is not there: %v", err)
-	}
-	if _, err := Launch(exec.Command("true"), filepath.Join(dir, "no", "log"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a log that cannot be made: %v", err)
-	}
+	check.Is(t, check.Err(Launch(exec.Command(filepath.Join(dir, "none")), "", nil)), fs.ErrNotExist,
+		"a program that is not there")
+	check.Is(t, check.Err(Launch(exec.Command("true"), filepath.Join(dir, "no", "log"), nil)), fs.ErrNotExist,
+		"a log that cannot be made")
 	if _, _, err := LaunchServer(t.Context(), exec.Command(filepath.Join(dir, "none")), ""); err == nil {
 		t.Error("a server that is not there has started")
 	}

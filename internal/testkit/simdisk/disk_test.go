@@ -175,13 +175,9 @@ func TestAKillLosesNothing(t *testing.T) {
 	_, readErr := f.ReadAt(make([]byte, 1), 0)
 	_, writeErr := f.WriteAt([]byte("x"), 0)
 	for what, err := range map[string]error{"read": readErr, "write": writeErr, "sync": f.Sync()} {
-		if !errors.Is(err, simdisk.ErrCrashed) {
-			t.Errorf("a %s of the process that was killed: %v", what, err)
-		}
+		check.Is(t, err, simdisk.ErrCrashed, "a %s of the process that was killed", what)
 	}
-	if err := d.Sync(); err != nil {
-		t.Errorf("the fault has outlived its process: %v", err)
-	}
+	must.Do(t, d.Sync(), "the fault has outlived its process")
 }
 
 // TestFaults: every change from the fuse on fails, and none before it; half of the failing write arrives.
@@ -218,9 +214,7 @@ func TestASyncThatFailsForgets(t *testing.T) {
 	f := create(t, d, "log", 4)
 	write(t, f, 0, []byte("abcd"))
 	d.FailAt(1, errFault)
-	if err := f.Sync(); !errors.Is(err, errFault) {
-		t.Fatal(err)
-	}
+	must.Is(t, f.Sync(), errFault)
 	d.FailAt(1000, nil)
 	if err := f.Sync(); err != nil || string(d.Bytes("log")) != "abcd" {
 		t.Errorf("the cache has %q, %v", d.Bytes("log"), err)
@@ -235,9 +229,7 @@ func TestAFullDisk(t *testing.T) {
 	d := simdisk.New()
 	d.SetFree(100)
 	f := create(t, d, "a", 60)
-	if _, err := d.Create("b", 41); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("a file of 41 bytes where 40 are free: %v", err)
-	}
+	check.Is(t, check.Err(d.Create("b", 41)), syscall.ENOSPC, "a file of 41 bytes where 40 are free")
 	if names, _ := d.List(); !slices.Equal(names, []string{"a"}) {
 		t.Errorf("the file that did not fit is there: %v", names)
 	}
@@ -298,10 +290,6 @@ func TestBounds(t *testing.T) {
 			t.Errorf("4 bytes at %d of 4 were written", at)
 		}
 	}
-	if _, err := d.Open("none"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
-	}
-	if err := d.Rename("none", "some"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a name that is not there: %v", err)
-	}
+	check.Is(t, check.Err(d.Open("none")), fs.ErrNotExist, "a file that is not there")
+	check.Is(t, d.Rename("none", "some"), fs.ErrNotExist, "a name that is not there")
 }

@@ -160,10 +160,7 @@ func TestCodecDecodesLikeProto(t *testing.T) {
 		for _, newAnswer := range answers {
 			m := newAnswer()
 			prototest.Message(t, m)
-			data, err := proto.Marshal(m)
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
+			data := must.Get(proto.Marshal(m))(t)
 			checkDecoding(t, data, newAnswer)
 			if len(data) > 0 {
 				data[rapid.IntRange(0, len(data)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "damage")
@@ -194,9 +191,7 @@ func TestCodecRefusesTextThatIsNotUTF8(t *testing.T) {
 				continue
 			}
 			response := &seqledgerv1.WriteResponse{Receipt: result.GetReceipt()}
-			if data, err = response.MarshalVT(); err != nil {
-				t.Fatalf("%v", err)
-			}
+			data = must.Get(response.MarshalVT())(t)
 			want := proto.Unmarshal(data, new(seqledgerv1.WriteResponse))
 			if err := (Codec{}).Unmarshal(data, new(seqledgerv1.WriteResponse)); (err == nil) != (want == nil) {
 				t.Fatalf("the codec says %v, package proto %v", err, want)

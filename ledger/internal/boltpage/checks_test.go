@@ -45,9 +45,7 @@ func layered(t *testing.T) (pages Pages, m Meta, inner, leaf page) {
 	})
 	b, m := content(t, db)
 	pages = New(b, testPageSize)
-	if err := pages.Check(m, true); err != nil {
-		t.Fatal("the file as it is:", err)
-	}
+	must.Do(t, pages.Check(m, true), "the file as it is")
 	at := bucketOf(t, pages, m, "large").root
 	for {
 		pg := must.Get(pages.page(at))(t)
@@ -121,9 +119,7 @@ func TestEachCheckNamesItsDamage(t *testing.T) {
 		}
 		copy(test.page, was)
 	}
-	if err := pages.Check(m, true); err != nil {
-		t.Error("as it was:", err)
-	}
+	must.Do(t, pages.Check(m, true), "as it was")
 }
 
 // keyOffset returns how far behind an element of a leaf its key lies.
@@ -204,24 +200,16 @@ func TestVerifyLeaf(t *testing.T) {
 	beside := must.Get(pages.page(inner.element(1).child()))(t)
 	was := bytes.Clone(beside.b)
 	binary.NativeEndian.PutUint32(beside.b[headerSize+elementSize:], 8) // flags
-	if err := cursor.VerifyLeaf(first, false); err != nil {
-		t.Errorf("the leaf beside it is damaged, and not read: %v", err)
-	}
-	if err := cursor.VerifyLeaf(first, true); !errors.Is(err, ErrDamaged) {
-		t.Errorf("the leaf beside it is damaged, and read: %v", err)
-	}
+	must.Do(t, cursor.VerifyLeaf(first, false), "the leaf beside it is damaged, and not read")
+	check.Is(t, cursor.VerifyLeaf(first, true), ErrDamaged, "the leaf beside it is damaged, and read")
 	copy(beside.b, was)
 	// A leaf whose keys lie beyond what its parent says belongs elsewhere.
 	was = bytes.Clone(inner.b)
 	at := headerSize + elementSize + int(binary.NativeEndian.Uint32(inner.b[headerSize+elementSize:]))
 	second := must.Get(leaf.key(1))(t)
 	copy(inner.b[at:], second)
-	if err := cursor.VerifyLeaf(first, false); !errors.Is(err, ErrDamaged) {
-		t.Errorf("keys that belong to the next leaf: %v", err)
-	}
+	check.Is(t, cursor.VerifyLeaf(first, false), ErrDamaged, "keys that belong to the next leaf")
 	copy(inner.b, was)
 	small := bucketOf(t, pages, m, "small").Cursor()
-	if err := small.VerifyLeaf([]byte("k"), true); err != nil {
-		t.Errorf("a bucket within its parent's page: %v", err)
-	}
+	must.Do(t, small.VerifyLeaf([]byte("k"), true), "a bucket within its parent's page")
 }

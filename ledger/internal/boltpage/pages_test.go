@@ -91,10 +91,8 @@ func TestCursorIsBbolts(t *testing.T) {
 		b, m := content(t, db)
 		pages := New(b, testPageSize)
 		_, err := CheckFreeList(bytes.NewReader(b), m)
-		if err := errors.Join(err, pages.Check(m, false), pages.Check(m, true)); err != nil {
-			t.Fatalf("seed %d: round %d: %v", seed, round, err)
-		}
-		err = db.View(func(tx *bbolt.Tx) error {
+		must.Do(t, errors.Join(err, pages.Check(m, false), pages.Check(m, true)), "seed %d: round %d", seed, round)
+		must.Do(t, db.View(func(tx *bbolt.Tx) error {
 			for _, name := range names {
 				if err := compareCursors(random, bucketOf(t, pages, m, name).Cursor(),
 					tx.Bucket([]byte(name)).Cursor()); err != nil {
@@ -106,10 +104,7 @@ func TestCursorIsBbolts(t *testing.T) {
 				return fmt.Errorf("a bucket that is not there: %t, %w", found, err)
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatalf("seed %d: round %d: %v", seed, round, err)
-		}
+		}), "seed %d: round %d", seed, round)
 	}
 }
 
@@ -383,9 +378,7 @@ func TestLoopIsRefused(t *testing.T) {
 		e := top.element(i).b[8:]
 		was := slices.Clone(e)
 		binary.NativeEndian.PutUint64(e, a.root)
-		if err := pages.Check(m, false); !errors.Is(err, ErrDamaged) {
-			t.Errorf("element %d leads back: Check = %v", i, err)
-		}
+		check.Is(t, pages.Check(m, false), ErrDamaged, "element %d leads back: Check =", i)
 		for _, key := range [][]byte{nil, flipKey(0), flipKey(23), []byte("zzz")} {
 			if _, _, err := a.Cursor().Seek(key); err != nil && !errors.Is(err, ErrDamaged) {
 				t.Errorf("element %d leads back: Seek = %v", i, err)
@@ -419,9 +412,7 @@ func TestFreePageOfALeafIsRefused(t *testing.T) {
 			}
 			tried++
 			binary.NativeEndian.PutUint64(ids[i:], id+1)
-			if err := pages.Check(m, false); !errors.Is(err, ErrDamaged) {
-				t.Errorf("page %d belongs to page %d and is free: Check = %v", id+1, id, err)
-			}
+			check.Is(t, pages.Check(m, false), ErrDamaged, "page %d belongs to page %d and is free: Check =", id+1, id)
 			binary.NativeEndian.PutUint64(ids[i:], was)
 		}
 	}
@@ -465,9 +456,8 @@ func TestRootBelowItsRootIsRefused(t *testing.T) {
 			}
 			tried++
 			binary.NativeEndian.PutUint64(b[place:], id)
-			if err := pages.Check(m, false); !errors.Is(err, ErrDamaged) {
-				t.Errorf("the bucket begins with page %d instead of %d: Check = %v", id, root, err)
-			}
+			check.Is(t, pages.Check(m, false), ErrDamaged, "the bucket begins with page %d instead of %d: Check =", id,
+				root)
 			binary.NativeEndian.PutUint64(b[place:], root)
 		}
 	}

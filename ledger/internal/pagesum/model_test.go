@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
@@ -262,22 +263,16 @@ func TestCopiesOfOtherTimes(t *testing.T) {
 		o.ReadOnly = rapid.Bool().Draw(rt, "read only")
 		s, err := Open(d.sumsPath(), pages, m, o)
 		if age == 1 {
-			if err != nil {
-				rt.Fatalf("checksums of the transaction before: %v", err)
-			}
+			must.Do(rt, err, "checksums of the transaction before")
 			if _, _, err := s.Verify(pages, 0, 1<<20); err != nil {
 				rt.Fatal(err)
 			}
 			_ = s.Close()
 			return
 		}
-		if !errors.Is(err, ErrOther) {
-			rt.Fatalf("checksums that are %d transactions old: %v", age, err)
-		}
+		must.Is(rt, err, ErrOther, "checksums that are %d transactions old", age)
 		o.Identity = []byte("another")
-		if _, err := Open(d.sumsPath(), pages, m, o); !errors.Is(err, ErrForeign) {
-			rt.Fatalf("checksums of another directory: %v", err)
-		}
+		must.Is(rt, check.Err(Open(d.sumsPath(), pages, m, o)), ErrForeign, "checksums of another directory")
 	})
 }
 
@@ -302,13 +297,9 @@ func TestCheckReadsAPageOnce(t *testing.T) {
 		t.Error("a wrong page is taken at its first use")
 	}
 	must.Do(t, s.Check(used, pages.Raw(used)))
-	if err := s.Check(used, wrong); err != nil {
-		t.Errorf("a page that was compared is compared again: %v", err)
-	}
+	must.Do(t, s.Check(used, wrong), "a page that was compared is compared again")
 	for _, unknown := range []uint64{0, 1, free, m.Pages + 100} {
-		if err := s.Check(unknown, wrong); err != nil {
-			t.Errorf("page %d has no checksum, and is refused: %v", unknown, err)
-		}
+		must.Do(t, s.Check(unknown, wrong), "page %d has no checksum, and is refused", unknown)
 	}
 	// The scrub compares again what was compared before.
 	content := bytes.Clone(pages.Raw(0))

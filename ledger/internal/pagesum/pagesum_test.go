@@ -146,17 +146,13 @@ func (d *disk) damage(t *rapid.T) {
 	s, err := Open(path, pages, m, testOptions)
 	switch {
 	case at >= records[len(records)-2]:
-		if err != nil {
-			t.Fatalf("the last record is damaged: %v", err)
-		}
+		must.Do(t, err, "the last record is damaged")
 		if again, err := os.ReadFile(path); err != nil || !bytes.Equal(again, d.before) {
 			t.Fatalf("the file is not what it was: %v", err)
 		}
 		_ = s.Close()
 	case missing:
-		if !errors.Is(err, ErrOther) {
-			t.Fatalf("a file without its last records: %v", err)
-		}
+		must.Is(t, err, ErrOther, "a file without its last records")
 	case !errors.Is(err, ErrSums):
 		t.Fatalf("byte %d is damaged, and records begin at %v: %v", at, records, err)
 	}

@@ -193,14 +193,10 @@ func TestAloneTakesNoChange(t *testing.T) {
 	h := g.hosts[1]
 	h.options.Alone = true
 	g.restart(h, h.options.Applied, h.options.Members)
-	if err := h.Propose(1, []byte("early")); !errors.Is(err, core.ErrNotLeader) {
-		t.Error("a proposal before the campaign:", err)
-	}
+	check.Is(t, h.Propose(1, []byte("early")), core.ErrNotLeader, "a proposal before the campaign")
 	g.elect(1)
 	g.must(h.Propose(2, []byte("x")))
-	if err := h.Change(3, change(pb.ConfChangeAddNode, 2)); !errors.Is(err, core.ErrNotProposed) {
-		t.Error("a change:", err)
-	}
+	check.Is(t, h.Change(3, change(pb.ConfChangeAddNode, 2)), core.ErrNotProposed, "a change")
 	from, to := uint64(2), uint64(1)
 	g.must(errors.Join(h.Receive(&pb.Message{Type: pb.MsgVote.Enum(), From: &from, To: &to, Term: &to}), h.Tick(),
 		h.Transfer(2), h.Unreachable(2), h.SnapshotSent(2, false)))
@@ -213,9 +209,7 @@ func TestAloneTakesNoChange(t *testing.T) {
 	h.held = true
 	large := make([]byte, core.MaxUncommittedBytes/2+1)
 	g.must(h.Propose(4, large))
-	if err := h.Propose(5, large); !errors.Is(err, core.ErrNotProposed) {
-		t.Error("more than may be uncommitted:", err)
-	}
+	check.Is(t, h.Propose(5, large), core.ErrNotProposed, "more than may be uncommitted")
 
 	h.options.Alone, h.held = false, false
 	g.settle()

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
@@ -496,9 +497,7 @@ func TestFollowerProposesNothing(t *testing.T) {
 	g.elect(1)
 	two := g.hosts[2]
 	two.sent = nil
-	if err := two.Propose(1, []byte("x")); !errors.Is(err, core.ErrNotLeader) {
-		t.Fatal(err)
-	}
+	must.Is(t, two.Propose(1, []byte("x")), core.ErrNotLeader)
 	if g.effects(two); len(two.sent) > 0 {
 		t.Fatalf("it sent %v", types(two.sent))
 	}
@@ -670,9 +669,7 @@ func TestChangeOfMembers(t *testing.T) {
 	if m := l.Members(); m.Has(4) {
 		t.Fatal("the change holds before it is applied")
 	}
-	if err := l.Change(2, change(pb.ConfChangeAddLearnerNode, 5)); !errors.Is(err, core.ErrNotProposed) {
-		t.Fatalf("a second change: %v", err)
-	}
+	must.Is(t, l.Change(2, change(pb.ConfChangeAddLearnerNode, 5)), core.ErrNotProposed, "a second change")
 	l.heldBack = false
 	g.settle()
 	for _, h := range g.hosts {
@@ -688,9 +685,7 @@ func TestChangeOfMembers(t *testing.T) {
 		"a learner as a leader": change(pb.ConfChangeAddLearnerNode, 1),
 		"nothing":               {},
 	} {
-		if err := l.Change(9, c); !errors.Is(err, core.ErrNotProposed) {
-			t.Errorf("%s: %v", what, err)
-		}
+		check.Is(t, l.Change(9, c), core.ErrNotProposed, "%s", what)
 	}
 	l.applied = nil
 	g.must(l.Change(10, change(pb.ConfChangeRemoveNode, 3)))
@@ -803,9 +798,7 @@ func TestTransfer(t *testing.T) {
 	g.settle()
 	g.drop = func(m *pb.Message) bool { return m.GetType() == pb.MsgTimeoutNow }
 	g.must(l.Transfer(2))
-	if err := l.Propose(2, []byte("y")); !errors.Is(err, core.ErrNotProposed) {
-		t.Fatalf("proposed during a transfer: %v", err)
-	}
+	must.Is(t, l.Propose(2, []byte("y")), core.ErrNotProposed, "proposed during a transfer")
 	g.tick(l, 12) // timed out
 	g.mend()
 	g.settle()

@@ -1,7 +1,6 @@
 package host_test
 
 import (
-	"errors"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -68,13 +67,9 @@ func TestFailureBesideTheWrite(t *testing.T) {
 	write(t, r.Host, "good")
 	m.onApply = func(string) { r.Fail(errDisk) }
 	for _, text := range []string{"bad", "later"} {
-		if _, err := r.ProposeIn(r.Role().Term, []byte(text)).Wait(); !errors.Is(err, errDisk) {
-			t.Errorf("%s: %v", text, err)
-		}
+		check.Is(t, check.Err(r.ProposeIn(r.Role().Term, []byte(text)).Wait()), errDisk, "%s", text)
 	}
-	if err := r.Close(); !errors.Is(err, errDisk) {
-		t.Error(err)
-	}
+	check.Is(t, r.Close(), errDisk)
 	if got := m.texts(); len(got) > 2 {
 		t.Errorf("%q was applied behind a failure", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
@@ -198,18 +199,14 @@ func TestFailover(t *testing.T) {
 		first, others := c.leader(1, 2, 3)
 		write(t, first.Host, numbered(100)...)
 		_, err := others[0].ProposeIn(others[0].Role().Term, []byte("misplaced")).Wait()
-		if !errors.Is(err, host.ErrNotLeader) {
-			t.Errorf("a proposal to a follower: %v", err)
-		}
+		check.Is(t, err, host.ErrNotLeader, "a proposal to a follower")
 		c.cut(first.id, true)
 		cutOff := first.ProposeIn(first.Role().Term, []byte("cut off"))
 		next, _ := c.leader(others[0].id, others[1].id)
 		if got := next.machine.texts(); !slices.Equal(got, numbered(100)) {
 			t.Errorf("the next leader has %d entries, want 100", len(got))
 		}
-		if _, err := cutOff.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
-			t.Errorf("a proposal without a majority: %v", err)
-		}
+		check.Is(t, check.Err(cutOff.Wait()), host.ErrOutcomeUnknown, "a proposal without a majority")
 		write(t, next.Host, "of the next leader")
 		c.cut(first.id, false)
 		must.Do(t, first.ReadBarrier(t.Context()))
@@ -245,9 +242,7 @@ func TestClusterReads(t *testing.T) {
 		default:
 		}
 		must.Do(t, leader.Close())
-		if err := <-answered; !errors.Is(err, host.ErrClosed) {
-			t.Errorf("a read that waits when the host is closed: %v", err)
-		}
+		check.Is(t, <-answered, host.ErrClosed, "a read that waits when the host is closed")
 	})
 }
 

@@ -70,18 +70,14 @@ func TestClose(t *testing.T) {
 	must.Do(t, r.Close())
 	must.Do(t, r.Close())
 	for i, p := range before {
-		if _, err := p.Wait(); err != nil {
-			t.Errorf("proposal %d, made before: %v", i, err)
-		}
+		must.Do(t, check.Err(p.Wait()), "proposal %d, made before", i)
 	}
 	_, err := r.ProposeIn(r.Role().Term, []byte("late")).Wait()
 	for what, err := range map[string]error{
 		"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
 		"Truncate": r.Truncate(r.Covered()),
 	} {
-		if !errors.Is(err, host.ErrClosed) {
-			t.Errorf("%s after Close: %v", what, err)
-		}
+		check.Is(t, err, host.ErrClosed, "%s after Close", what)
 	}
 }
 
@@ -167,9 +163,7 @@ func TestFailEndsWaits(t *testing.T) {
 		}
 	}
 	close(release)
-	if err := r.Close(); !errors.Is(err, errDisk) {
-		t.Errorf("Close: %v", err)
-	}
+	check.Is(t, r.Close(), errDisk, "Close")
 }
 
 // A failed state machine receives no further command, and its return value is not used as a result.
@@ -205,24 +199,17 @@ func TestRefusals(t *testing.T) {
 	cancel()
 	must.Do(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
 	_, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait()
-	if !errors.Is(err, host.ErrEntryTooLarge) {
-		t.Errorf("too large: %v", err)
-	}
-	if _, err := r.ProposeIn(r.Role().Term, nil).Wait(); !errors.Is(err, host.ErrNotLeader) {
-		t.Errorf("empty: %v", err)
-	}
+	check.Is(t, err, host.ErrEntryTooLarge, "too large")
+	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, nil).Wait()), host.ErrNotLeader, "empty")
 	release := d.stall("sync")
 	largest := make([]byte, host.MaxEntryBytes)
 	under := []*host.Proposal{r.ProposeIn(r.Role().Term, largest), r.ProposeIn(r.Role().Term, largest)}
-	if _, err := r.ProposeIn(r.Role().Term, largest).Wait(); !errors.Is(err, host.ErrNotLeader) {
-		t.Errorf("while too much is uncommitted: %v", err)
-	}
+	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, largest).Wait()), host.ErrNotLeader,
+		"while too much is uncommitted")
 	r.Fail(errDisk)
 	release()
 	for _, p := range under {
-		if _, err := p.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
-			t.Errorf("two of the largest entries: %v", err)
-		}
+		check.Is(t, check.Err(p.Wait()), host.ErrOutcomeUnknown, "two of the largest entries")
 	}
 }
 

@@ -162,9 +162,7 @@ func TestStalledLeaderStepsDown(t *testing.T) {
 		if hung.Role().Leads {
 			t.Error("it still leads")
 		}
-		if _, err := stalled.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
-			t.Errorf("its proposal: %v", err)
-		}
+		check.Is(t, check.Err(stalled.Wait()), host.ErrOutcomeUnknown, "its proposal")
 		next, _ := c.leader(others[0].id, others[1].id)
 		write(t, next.Host, "with the acknowledgement of a node whose state machine hangs")
 	})

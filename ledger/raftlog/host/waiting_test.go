@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
@@ -33,9 +34,7 @@ func TestAwaitApplied(t *testing.T) {
 		go func() { done <- r.AwaitApplied(t.Context(), at+20) }() // ends when the host is closed
 		synctest.Wait()
 		leave()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Errorf("the caller has left: %v", err)
-		}
+		check.Is(t, <-gone, context.Canceled, "the caller has left")
 		if len(done) > 0 {
 			t.Fatalf("nothing was applied: %v", <-done)
 		}
@@ -46,12 +45,8 @@ func TestAwaitApplied(t *testing.T) {
 		}
 		must.Do(t, <-done)
 		must.Do(t, r.Close())
-		if err := <-done; !errors.Is(err, host.ErrClosed) {
-			t.Errorf("closed: %v", err)
-		}
-		if err := r.AwaitApplied(t.Context(), at+20); !errors.Is(err, host.ErrClosed) {
-			t.Errorf("after it was closed: %v", err)
-		}
+		check.Is(t, <-done, host.ErrClosed, "closed")
+		check.Is(t, r.AwaitApplied(t.Context(), at+20), host.ErrClosed, "after it was closed")
 	})
 }
 
@@ -64,26 +59,20 @@ func TestFailureReachesWhoWaits(t *testing.T) {
 		go func() { done <- r.AwaitApplied(t.Context(), 1000) }() // ends with the failure
 		synctest.Wait()
 		r.Fail(errDisk)
-		if err := <-done; !errors.Is(err, errDisk) {
-			t.Errorf("who waited: %v", err)
-		}
+		check.Is(t, <-done, errDisk, "who waited")
 		for what, err := range map[string]error{
 			"ready": r.Ready(t.Context()), "read": r.ReadBarrier(t.Context()),
 			"change": second(r.ChangeIn(r.Role().Term, new(pb.ConfChangeV2)).Wait()),
 			"write":  second(r.ProposeIn(r.Role().Term, []byte("x")).Wait()), "write in its term": second(r.ProposeIn(1,
 				[]byte("x")).Wait()),
 		} {
-			if !errors.Is(err, errDisk) {
-				t.Errorf("%s: %v", what, err)
-			}
+			check.Is(t, err, errDisk, "%s", what)
 		}
 		if _, ready := r.IsReady(); ready {
 			t.Error("it is ready")
 		}
 		r.Fail(errors.New("another failure"))
-		if err := r.Err(); !errors.Is(err, errDisk) {
-			t.Errorf("the first failure is not the one that is told: %v", err)
-		}
+		check.Is(t, r.Err(), errDisk, "the first failure is not the one that is told")
 	})
 }
 
@@ -177,9 +166,8 @@ func TestImpossibleChanges(t *testing.T) {
 	if m := r.Members(); len(m.Voters) != 1 || m.Highest != 1 || r.MembersChanged() != 0 {
 		t.Errorf("the members are %+v as of entry %d", m, r.MembersChanged())
 	}
-	if _, err := r.ChangeIn(r.Role().Term, single(pb.ConfChangeAddLearnerNode, 2)).Wait(); err != nil {
-		t.Error("a change that is possible:", err)
-	}
+	must.Do(t, check.Err(r.ChangeIn(r.Role().Term, single(pb.ConfChangeAddLearnerNode, 2)).Wait()),
+		"a change that is possible")
 	changed := r.MembersChanged()
 	if before := r.MembersAt(changed - 1); r.MembersAt(changed).Highest != 2 || before.Highest != 1 {
 		t.Errorf("the members before entry %d are %+v", changed, before)

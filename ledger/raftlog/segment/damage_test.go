@@ -214,9 +214,7 @@ func TestTornTail(t *testing.T) {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
 		next := segment.Entry{Index: torn.Last().Index + 1, Term: m.last.Term + 1}
-		if err := errors.Join(torn.Append(nil, []segment.Entry{next}), torn.Sync(), torn.Close()); err != nil {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
+		must.Do(t, errors.Join(torn.Append(nil, []segment.Entry{next}), torn.Sync(), torn.Close()), "cut at %d", cut)
 	}
 }
 
@@ -261,9 +259,7 @@ func TestFirstErrorIsFinal(t *testing.T) {
 		if err == nil {
 			return // the series has no more steps
 		}
-		if !errors.Is(err, syscall.EIO) {
-			t.Fatalf("step %d: %v", step, err)
-		}
+		must.Is(t, err, syscall.EIO, "step %d", step)
 		d.FailAt(1<<30, nil)
 		steps := d.Steps()
 		again := l.Append(nil, []segment.Entry{{Index: m.last.Index + 1, Term: m.last.Term}})
@@ -298,9 +294,7 @@ func TestFullDisk(t *testing.T) {
 			m.entries[e.Index], m.last = e, segment.Position{Index: e.Index, Term: e.Term}
 		}
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
+	must.Is(t, err, syscall.ENOSPC)
 	d.Kill()
 	d.SetFree(-1)
 	must.Get(tryOpen(t, d, m))(t)

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -111,9 +110,7 @@ func TestCluster(t *testing.T) {
 				want = append(want, text)
 				return
 			}
-			if !errors.Is(err, host.ErrNotLeader) { // it may have lost the leadership meanwhile
-				t.Fatal(err)
-			}
+			must.Is(t, err, host.ErrNotLeader) // it may have lost the leadership meanwhile
 		}
 	}
 	for i := range 100 {

@@ -60,13 +60,9 @@ func TestAllowed(t *testing.T) {
 		n := must.Get(New(plain()))(t)
 		check.Equal(t, (n.Allowed(address) == nil), loopback, "%q: %v", address)
 		n.o.Insecure = true
-		if err := n.Allowed(address); err != nil {
-			t.Errorf("%q on a trusted network: %v", address, err)
-		}
+		must.Do(t, n.Allowed(address), "%q on a trusted network", address)
 		n.o.Insecure, n.o.TLS = false, &tls.Config{}
-		if err := n.Allowed(address); err != nil {
-			t.Errorf("%q with TLS: %v", address, err)
-		}
+		must.Do(t, n.Allowed(address), "%q with TLS", address)
 		must.Do(t, n.Close())
 	}
 }
@@ -169,9 +165,7 @@ func TestPeersThatCannotBe(t *testing.T) {
 	}
 	n.Send([]*pb.Message{message(2, 1, 1, pb.MsgHeartbeat, 0)}) // which drops it
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	if err := n.Serve(l); err != nil {
-		t.Errorf("Serve after Close: %v", err)
-	}
+	must.Do(t, n.Serve(l), "Serve after Close")
 }
 
 // TestLoggedRefusalsAreBounded: a stranger cannot fill the log with one message for each of its requests.

@@ -448,13 +448,9 @@ func TestMutualTLS(t *testing.T) {
 func TestNotEncrypted(t *testing.T) {
 	t.Parallel()
 	n := start(t, 1, nil)
-	if err := n.SetPeers(map[uint64]string{2: "192.0.2.7:7451"}); !errors.Is(err, ErrNotEncrypted) {
-		t.Errorf("a peer elsewhere: %v", err)
-	}
+	check.Is(t, n.SetPeers(map[uint64]string{2: "192.0.2.7:7451"}), ErrNotEncrypted, "a peer elsewhere")
 	l := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
-	if err := n.Serve(l); !errors.Is(err, ErrNotEncrypted) {
-		t.Errorf("a listener for everybody: %v", err)
-	}
+	check.Is(t, n.Serve(l), ErrNotEncrypted, "a listener for everybody")
 	insecure := start(t, 1, func(o *Options) { o.Insecure = true })
 	must.Do(t, insecure.Allowed("192.0.2.7:7451"))
 }

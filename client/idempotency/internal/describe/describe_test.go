@@ -4,13 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -67,9 +67,7 @@ func TestMatches(t *testing.T) {
 			idempotency.ListRequest{Scope: idempotency.Scope{Vault: "main"}, EveryPrincipal: true}, false,
 		},
 	} {
-		if got := d.Matches(&c.request); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		check.Equal(t, d.Matches(&c.request), c.want, "%s: %v", name)
 	}
 	now := time.Unix(1_000_000, 0)
 	record := keyed.Record{State: keyed.Pending, Token: 7, LeaseEnd: now.Add(time.Minute).UnixNano()}
@@ -87,7 +85,6 @@ func TestMatches(t *testing.T) {
 	if listed := must.Get(d.Listed(&idempotency.ListRequest{}, nil, now))(t); listed != nil {
 		t.Error("a record that stands for nothing is listed")
 	}
-	if _, err := d.Listed(&idempotency.ListRequest{}, []byte("x"), now); !errors.Is(err, idempotency.ErrDamaged) {
-		t.Errorf("a damaged record: %v", err)
-	}
+	check.Is(t, check.Err(d.Listed(&idempotency.ListRequest{}, []byte("x"), now)), idempotency.ErrDamaged,
+		"a damaged record")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A job is submitted once for an order, however often its producer asks.
@@ -51,10 +52,7 @@ func TestThePageQuotesTheExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../../../docs/choosing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../../../docs/choosing.md"))(t)
 	_, recipe, found := strings.Cut(string(page), "**Submit a job once.**")
 	_, recipe, block := strings.Cut(recipe, "```go\n")
 	recipe, _, end := strings.Cut(recipe, "```\n")

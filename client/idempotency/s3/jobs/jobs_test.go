@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
@@ -204,7 +205,5 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := jobs.Decode([]byte(`{"task_id":"x"}`)); !errors.Is(err, idempotency.ErrDamaged) {
-		t.Errorf("Decode: %v", err)
-	}
+	check.Is(t, check.Err(jobs.Decode([]byte(`{"task_id":"x"}`))), idempotency.ErrDamaged, "Decode")
 }

@@ -35,9 +35,7 @@ func openMemory(t *testing.T, b *memorybucket.Bucket, dies int) *jobs.Queue {
 		}
 		return b.Answer(r)
 	}, 1)
-	if q, err = jobs.New(t.Context(), client, memorybucket.Name, "queue"); err != nil {
-		t.Fatal(err)
-	}
+	q = must.Get(jobs.New(t.Context(), client, memorybucket.Name, "queue"))(t)
 	return q
 }
 
