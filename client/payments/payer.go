@@ -107,8 +107,8 @@ func (p *Payer) Post(ctx context.Context, payments []*Payment) error {
 		var sent []*writer.Pending
 		for _, payment := range payments[:n] {
 			pending, err := p.writer.SubmitTagged(ctx, payment.Tag, payment.Operation())
-			if err != nil {
-				return err
+			if err != nil { // what was sent before may be paid, and says why no more can be
+				return errors.Join(p.settle(ctx, sent), fmt.Errorf("payment %s: %w", payment.Tag, err))
 			}
 			sent = append(sent, pending)
 		}
