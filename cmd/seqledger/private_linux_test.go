@@ -14,13 +14,14 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	processes "github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // under returns a program that runs the one under test after some commands of the shell.
 func under(t *testing.T, commands string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "seqledger")
-	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+commands+"\nexec "+binary+" \"$@\"\n"), 0o700))
+	must.Do(t, processes.Script(path, commands+"\nexec "+binary+" \"$@\"\n"))
 	return path
 }
 

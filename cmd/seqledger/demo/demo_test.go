@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -43,7 +44,7 @@ func script(t *testing.T, lines string) string {
 		t.Skip("needs a shell; the demo itself is tested with the real program")
 	}
 	path := filepath.Join(t.TempDir(), "program")
-	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+lines), 0o700))
+	must.Do(t, process.Script(path, lines))
 	return path
 }
 

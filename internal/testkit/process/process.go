@@ -36,6 +36,14 @@ type Process struct {
 	log     string // a file with its output; "" where that goes to our standard error
 }
 
+// Script writes a program of the shell that a test starts. A shell of its own writes it: a process that another test
+// starts at that moment would inherit the open file, and a file that is open for writing is not executed.
+func Script(path, text string) error {
+	write := exec.Command("/bin/sh", "-c", `cat >"$0" && chmod 700 "$0"`, path)
+	write.Stdin = strings.NewReader("#!/bin/sh\n" + text)
+	return write.Run()
+}
+
 // Launch starts a command whose output goes into a file, or "" to our standard error.
 // credential is the user that it runs as, and may be nil.
 func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Process, error) {
