@@ -363,3 +363,25 @@ func TestGatewayLedgerListen(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, g.stderr.String())
 	}
 }
+
+// answer is what a client got; the status is -1 if the answer was truncated.
+type answer struct {
+	status   int
+	replayed bool
+	text     string
+}
+
+// until sends charges until the answer contains a text.
+func (g *testGateway) until(t *testing.T, key, want string) answer {
+	t.Helper()
+	var got answer
+	must.Await(t, func() bool {
+		got.status, got.replayed, got.text = g.charge(key, "5")
+		found := strings.Contains(got.text, want)
+		if !found && got.status == http.StatusCreated {
+			t.Fatalf("%+v, want %s", got, want)
+		}
+		return found
+	}, want)
+	return got
+}

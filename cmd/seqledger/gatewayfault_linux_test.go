@@ -121,13 +121,6 @@ func newUpstream(t *testing.T) *upstream {
 	return u
 }
 
-// answer is what a client got; the status is -1 if the answer was truncated.
-type answer struct {
-	status   int
-	replayed bool
-	text     string
-}
-
 // send sends a charge in the background.
 func (g *testGateway) send(key string) <-chan answer {
 	c := make(chan answer, 1)
@@ -136,21 +129,6 @@ func (g *testGateway) send(key string) <-chan answer {
 		c <- answer{status, replayed, text}
 	}()
 	return c
-}
-
-// until sends charges until the answer contains a text.
-func (g *testGateway) until(t *testing.T, key, want string) answer {
-	t.Helper()
-	var got answer
-	must.Await(t, func() bool {
-		got.status, got.replayed, got.text = g.charge(key, "5")
-		found := strings.Contains(got.text, want)
-		if !found && got.status == http.StatusCreated {
-			t.Fatalf("%+v, want %s", got, want)
-		}
-		return found
-	}, want)
-	return got
 }
 
 // The store is down before the request: nothing is executed, and the client is told to retry with the same key. A
