@@ -52,9 +52,8 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	}
 	took := time.Since(began)
 	l.counters.applied.Observe(int64(took))
-	g := l.gathered()
 	l.mu.Lock()
-	l.engine.Applied(took, most, g)
+	l.engine.Applied(took, most, l.gathered())
 	l.changed()
 	l.mu.Unlock()
 	l.count(outcomes, len(entry))

@@ -92,9 +92,9 @@ func (l *Ledger) do(job engine.Job) (err error) {
 	if err != nil {
 		return err // nothing is done after it
 	}
-	result.Gathered = l.gathered()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	result.Gathered = l.gathered()
 	l.engine.JobDone(job, result)
 	l.changed()
 	if job.Kind == engine.Sweep && result.Next == nil {
@@ -103,8 +103,8 @@ func (l *Ledger) do(job engine.Job) (err error) {
 	return nil
 }
 
-// gathered returns what has gathered since the last checkpoint. The log is not truncated while it is replayed, because
-// it is being read then.
+// gathered returns what has gathered since the last checkpoint. mu is held, so that no later reading is replaced by an
+// earlier one; it waits for nothing. The log is not truncated while it is replayed, because it is being read then.
 func (l *Ledger) gathered() engine.Gathered {
 	log := l.opened.Load()
 	return engine.Gathered{
@@ -115,10 +115,9 @@ func (l *Ledger) gathered() engine.Gathered {
 
 // gather tells the engine what has gathered where nothing was applied that would have.
 func (l *Ledger) gather() {
-	g := l.gathered()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.engine.Gather(g)
+	l.engine.Gather(l.gathered())
 	l.changed()
 }
 
