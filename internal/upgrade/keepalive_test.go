@@ -275,6 +275,37 @@ func TestAServerPings(t *testing.T) {
 	})
 }
 
+// TestAHandlerReturnsWhileItsBodyIsRead, as a proxy whose transport still waits for the client: reads end before the
+// server reads the client's close frame.
+func TestAHandlerReturnsWhileItsBodyIsRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var body io.Reader
+		read := make(chan error, 1)
+		next := func() {
+			_, err := body.Read(make([]byte, 1))
+			read <- err
+		}
+		theirs, done := served(t, func(_ http.ResponseWriter, r *http.Request) {
+			body = r.Body
+			go next() // ends with the handler, and the test looks whether it has
+			synctest.Wait()
+		})
+		client := bufio.NewReader(theirs)
+		must.Get(client.Discard(len("HTTP/1.1 101 OK\r\n\r\n")))(t)
+		must.Get(client.Peek(2))(t) // the close frame
+		synctest.Wait()
+		if len(read) == 0 || <-read == nil {
+			t.Fatal("the read goes on")
+		}
+		if next(); !errors.Is(<-read, http.ErrBodyReadAfterClose) {
+			t.Error("a read after the handler's end")
+		}
+		_ = theirs.Close()
+		<-done
+	})
+}
+
 // TestUnreadAnswersEndTheConnection: neither the switch nor the end is waited for without a limit.
 func TestUnreadAnswersEndTheConnection(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,8 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	})()
 	inner := r.WithContext(ctx)
 	inner.Method, inner.ContentLength = http.MethodPost, -1
-	inner.Body = &StreamBody{ReadCloser: &serverBody{bufio.NewReader(c), c}}
+	body := &serverBody{Reader: bufio.NewReader(c), c: c}
+	inner.Body = &StreamBody{ReadCloser: body}
 	inner.Header = r.Header.Clone()
 	for _, name := range []string{
 		"Connection", "Upgrade", ProtocolHeader, "Sec-Websocket-Key", "Sec-Websocket-Version",
@@ -103,6 +104,7 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	// Connect requires HTTP/2 because HTTP/1.1 cannot send in both directions at once. This connection can.
 	inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
 	next.ServeHTTP(c, inner)
+	body.release()
 	c.end()
 }
 
@@ -110,11 +112,34 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 type serverBody struct {
 	*bufio.Reader
 
-	c *serverConn
+	c        *serverConn
+	mu       sync.Mutex // held during a Read
+	released bool
+}
+
+// Read implements io.Reader.
+func (b *serverBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.released {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.Reader.Read(p)
 }
 
 // Close implements io.Closer: it ends reads.
 func (b *serverBody) Close() error { return b.c.wire.Close() }
+
+// release ends the handler's use of the connection. A proxy may return while its transport still reads the body, and
+// two readers must not share the library's buffer.
+func (b *serverBody) release() {
+	if !b.mu.TryLock() {
+		_ = b.Close()
+		b.mu.Lock()
+	}
+	b.released = true
+	b.mu.Unlock()
+}
 
 // upgradedKey marks the context of a stream on an upgraded connection.
 type upgradedKey struct{}
