@@ -5,56 +5,31 @@ import (
 	"testing"
 )
 
-// These tests are those of faultcall_linux_test.go with a process that archives, drops history, and makes a backup.
-
 var dropFaults = faultKind{run: runDropChild, writes: dropWrites, kept: wantDropped, bears: true, costly: true}
 
-func TestFaultDrop_FailedWrite(t *testing.T) {
+// TestFaultDrop is like the tests of faultcall_linux_test.go, with a process that archives, drops history, and makes a
+// backup.
+func TestFaultDrop(t *testing.T) {
 	t.Parallel()
-	dropFaults.failCalls(t, "pwrite64", syscall.EIO, 150)
-}
-
-func TestFaultDrop_FailedWriteOfACopy(t *testing.T) { // to the archive and to the backup
-	t.Parallel()
-	dropFaults.failCalls(t, "write", syscall.EIO, 120)
-}
-
-func TestFaultDrop_FullDiskAtACopy(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "write", syscall.ENOSPC, 120)
-}
-
-func TestFaultDrop_FailedSync(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "fsync", syscall.EIO, 60)
-}
-
-func TestFaultDrop_FailedRead(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "pread64", syscall.EIO, 200)
-}
-
-func TestFaultDrop_FailedOpen(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "openat", syscall.EIO, 150)
-}
-
-func TestFaultDrop_NoDescriptors(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "openat", syscall.EMFILE, 150)
-}
-
-func TestFaultDrop_FailedRemoval(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "unlinkat", syscall.EIO, 15)
-}
-
-func TestFaultDrop_FailedRename(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "renameat", syscall.EIO, 20)
-}
-
-func TestFaultDrop_FailedListing(t *testing.T) {
-	t.Parallel()
-	dropFaults.failCalls(t, "getdents64", syscall.EIO, 15)
+	for name, test := range map[string]struct {
+		call  string
+		errno syscall.Errno
+		last  int
+	}{
+		"FailedWrite":        {"pwrite64", syscall.EIO, 150},
+		"FailedWriteOfACopy": {"write", syscall.EIO, 120}, // to the archive and to the backup
+		"FullDiskAtACopy":    {"write", syscall.ENOSPC, 120},
+		"FailedSync":         {"fsync", syscall.EIO, 60},
+		"FailedRead":         {"pread64", syscall.EIO, 200},
+		"FailedOpen":         {"openat", syscall.EIO, 150},
+		"NoDescriptors":      {"openat", syscall.EMFILE, 150},
+		"FailedRemoval":      {"unlinkat", syscall.EIO, 15},
+		"FailedRename":       {"renameat", syscall.EIO, 20},
+		"FailedListing":      {"getdents64", syscall.EIO, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dropFaults.failCalls(t, test.call, test.errno, test.last)
+		})
+	}
 }

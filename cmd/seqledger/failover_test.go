@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -138,15 +137,7 @@ func TestFailover(t *testing.T) {
 	const writers = 4
 	c := serveCluster(t, 3)
 	conn, watching := c.client(t), c.client(t)
-	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for i := range writers {
-		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w := must.Get(writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
-			i)}))(t)
-		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
-	}
+	load := startLoad(t, writers, func() *client.Client { return conn })
 	probe := must.Get(writer.Open(t.Context(), c.client(t), writer.Options{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "probe"}, ClientID: "probe",
 	}))(t)
@@ -162,8 +153,7 @@ func TestFailover(t *testing.T) {
 		took = append(took, time.Since(began))
 		c.restart(t, watching, leader)
 	}
-	close(stop)
-	running.Wait()
+	load.end()
 	slices.Sort(took)
 	t.Logf("from SIGKILL to the next acknowledged write, %d times: median %v, longest %v", kills,
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
@@ -178,15 +168,7 @@ func TestStoppedLeader(t *testing.T) {
 	const writers = 2
 	c := serveCluster(t, 3)
 	conn, watching := c.client(t), c.client(t)
-	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for i := range writers {
-		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w := must.Get(writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
-			i)}))(t)
-		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
-	}
+	load := startLoad(t, writers, func() *client.Client { return conn })
 	unary := c.client(t)
 	call := func(sequence uint64) {
 		t.Helper()
@@ -215,8 +197,7 @@ func TestStoppedLeader(t *testing.T) {
 	t.Logf("and to the third acknowledged write of a Writer: %v", time.Since(began).Round(time.Millisecond))
 	must.Do(t, leader.cmd.Process.Signal(syscall.SIGCONT))
 	call(3)
-	close(stop)
-	running.Wait()
+	load.end()
 	load.audit(t, conn)
 	c.alike(t)
 }

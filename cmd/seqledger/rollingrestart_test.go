@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
-	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -20,7 +17,7 @@ type rolling struct {
 
 	t    *testing.T
 	conn *client.Client
-	load killLoad
+	load *killLoad
 }
 
 // restart stops a node, starts it again, and makes it the leader.
@@ -68,29 +65,14 @@ func (u *rolling) lead(n *clusterServer) {
 // acknowledged write is lost or repeated, and all nodes end with the same state.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	const writers = 3
 	c := serveCluster(t, 3)
-	u := &rolling{testCluster: c, t: t, conn: c.client(t), load: killLoad{
-		received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1),
-	}}
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for i := range writers {
-		u.load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w := must.Get(writer.Open(t.Context(), c.client(t), writer.Options{
-			Scope: killScope(), ClientID: fmt.Sprint("writer-", i),
-		}))(t)
-		running.Go(func() { u.load.write(t, w, i, stop) }) // ends with stop
-	}
-	end := sync.OnceFunc(func() {
-		close(stop)
-		running.Wait()
-	})
-	defer end()
+	load := startLoad(t, 3, func() *client.Client { return c.client(t) })
+	defer load.end()
+	u := &rolling{testCluster: c, t: t, conn: c.client(t), load: load}
 	for _, n := range c.nodes {
 		u.restart(n)
 	}
-	end()
-	u.load.audit(t, u.conn)
+	load.end()
+	load.audit(t, u.conn)
 	c.alike(t)
 }

@@ -32,15 +32,7 @@ func TestInvariant1_ServerSurvivesKills(t *testing.T) {
 
 	s := serve(t)
 	c := s.client(t)
-	load := killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for i := range writers {
-		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
-			i)}))(t)
-		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
-	}
+	load := startLoad(t, writers, func() *client.Client { return c })
 	for range kills {
 		// Some acknowledgements in between, so that each life of the server
 		// has something to lose.
@@ -50,8 +42,7 @@ func TestInvariant1_ServerSurvivesKills(t *testing.T) {
 		s.kill()
 		s = serveOn(t, s.data, s.address)
 	}
-	close(stop)
-	running.Wait()
+	load.end()
 	load.audit(t, c)
 	s.kill()
 	seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems")
@@ -66,6 +57,27 @@ type killLoad struct {
 	mu       sync.Mutex
 	received []map[uint64]*seqledgerv1.Receipt // by writer and sequence
 	progress chan struct{}                     // has room for one: a write was acknowledged
+	end      func()                            // ends the Writers
+}
+
+// startLoad starts Writers, each with the client that conn returns.
+func startLoad(t *testing.T, writers int, conn func() *client.Client) *killLoad {
+	t.Helper()
+	l := &killLoad{received: make([]map[uint64]*seqledgerv1.Receipt, writers), progress: make(chan struct{}, 1)}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range writers {
+		l.received[i] = map[uint64]*seqledgerv1.Receipt{}
+		w := must.Get(writer.Open(t.Context(), conn(), writer.Options{
+			Scope: killScope(), ClientID: fmt.Sprint("writer-", i),
+		}))(t)
+		running.Go(func() { l.write(t, w, i, stop) }) // ends with stop
+	}
+	l.end = sync.OnceFunc(func() {
+		close(stop)
+		running.Wait()
+	})
+	return l
 }
 
 func (l *killLoad) write(t *testing.T, w *writer.Writer, id int, stop chan struct{}) {
