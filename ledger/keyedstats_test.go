@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -151,12 +150,12 @@ func TestRecordsAreCounted(t *testing.T) {
 		for range 500 {
 			changeSomeRecord(t, l, draw)
 		}
-		eventually(t, func() bool { return l.Stats().Keyed.Records != nil })
+		must.Await(t, func() bool { return l.Stats().Keyed.Records != nil })
 		for range 100 {
 			changeSomeRecord(t, l, draw)
 		}
 		// Again and again, because ledger time goes on by itself.
-		eventually(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
+		must.Await(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
 		must.Do(t, l.Close())
 	}
 }
@@ -170,7 +169,7 @@ func TestCountInSteps(t *testing.T) {
 	for range 200 {
 		changeSomeRecord(t, l, draw)
 	}
-	eventually(t, func() bool { return l.Stats().Keyed.Records != nil })
+	must.Await(t, func() bool { return l.Stats().Keyed.Records != nil })
 	records := &l.keyedCounters.records
 	records.mu.Lock() // as after a start
 	records.reset()
@@ -190,25 +189,10 @@ func TestCountInSteps(t *testing.T) {
 			t.Log("counted", counted, "there", there)
 		}
 	}()
-	eventually(t, func() bool {
+	must.Await(t, func() bool {
 		counted, there = l.Stats().Keyed.Records, countRecords(t, l)
 		return maps.Equal(counted, there)
 	})
-}
-
-// eventually waits for a condition that other goroutines bring about.
-func eventually(t *testing.T, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for !holds() {
-		timer := time.NewTimer(time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			t.Fatal("the condition never holds")
-		}
-	}
 }
 
 // changeSomeRecord sends a random command about one of some keys. Most records expire soon.

@@ -136,7 +136,7 @@ func TestMissingRecordsAreKnown(t *testing.T) {
 			changeSomeRecord(t, l, draw)
 		}
 		records := &l.keyedCounters.records
-		eventually(t, func() bool { return records.counts() != nil })
+		must.Await(t, func() bool { return records.counts() != nil })
 		for range 60 {
 			changeSomeRecord(t, l, draw)
 		}
@@ -163,7 +163,7 @@ func TestNothingIsMissingBeforeTheCount(t *testing.T) {
 		mustKeyed(t, l, keyedCommand(l, fmt.Sprint(i), 1), machine.Keyed(keyed.Acquired))
 	}
 	records := &l.keyedCounters.records
-	eventually(t, func() bool { return records.counts() != nil })
+	must.Await(t, func() bool { return records.counts() != nil })
 	records.mu.Lock() // as after a start
 	records.reset()
 	records.mu.Unlock()
@@ -190,7 +190,7 @@ func TestNothingIsMissingBeforeTheCount(t *testing.T) {
 func TestFreshKeysNeedNoLook(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
-	eventually(t, func() bool { return l.keyedCounters.records.counts() != nil })
+	must.Await(t, func() bool { return l.keyedCounters.records.counts() != nil })
 	for range cap(l.source.Views) { // no View can run
 		l.source.Views <- struct{}{}
 	}

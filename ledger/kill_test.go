@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -121,11 +120,7 @@ func TestInvariant2_AcknowledgedSurvivesKill(t *testing.T) {
 	if testing.Short() {
 		rounds = 3
 	}
-	seed := rand.Uint64()
-	if s := os.Getenv("SEQLEDGER_KILL_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	t.Logf("repeat with SEQLEDGER_KILL_SEED=%d", seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	acknowledged := map[[2]uint64]uint64{} // writer, sequence → ledger index

@@ -3,8 +3,6 @@ package ledger_test
 import (
 	"bytes"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -153,10 +151,7 @@ func (d *modelled) step() {
 func TestLedgerDecidesLikeTheModel(t *testing.T) {
 	t.Parallel()
 	for _, cache := range []int64{0, -1} {
-		seed := rand.Uint64()
-		if text := os.Getenv("SEQLEDGER_MODEL_SEED"); text != "" {
-			seed, _ = strconv.ParseUint(text, 10, 64)
-		}
+		seed := must.Seed(t)
 		o := ledger.Options{Dir: t.TempDir(), CacheBytes: cache, Config: machine.DefaultConfig()}
 		o.Config.ReceiptWindow = 3
 		d := &modelled{T: t, random: rand.New(rand.NewPCG(seed, 0)), l: open(t, o), model: ledgermodel.NewModel()}
@@ -166,7 +161,6 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 			d.model.Apply(ledgermodel.Create{ID: v.LedgerID(), Config: o.Config})
 			return nil
 		}))
-		t.Logf("repeat with SEQLEDGER_MODEL_SEED=%d", seed)
 		for i := range 400 {
 			if i%130 == 129 {
 				closeLedger(t, d.l)

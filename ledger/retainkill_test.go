@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 
@@ -91,11 +90,7 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
-	seed := rand.Uint64()
-	if s := os.Getenv("SEQLEDGER_KILL_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	t.Logf("repeat with SEQLEDGER_KILL_SEED=%d", seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
 	acknowledged := map[[2]uint64]uint64{}

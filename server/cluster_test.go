@@ -58,7 +58,7 @@ func TestStatusOfNodes(t *testing.T) {
 	leader := leads(t, nodes)
 	for _, h := range nodes {
 		var status *seqledgerv1.Status
-		await(t, func() bool { // on a busy machine an election may go on
+		must.Await(t, func() bool { // on a busy machine an election may go on
 			status = h.status(t)
 			return status.Node.NotReady == ""
 		})
@@ -122,7 +122,7 @@ func (h *harness) awaitReady(t *testing.T, ready bool) {
 	if !ready {
 		code, serving, gauge = http.StatusServiceUnavailable, grpchealth.StatusNotServing, "0"
 	}
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		status, text := h.get(t, "/readyz")
 		health, err := h.health(t, "")
 		return status == code && (ready || strings.Contains(text, "no majority")) && err == nil && health == serving &&

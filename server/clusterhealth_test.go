@@ -68,7 +68,7 @@ func TestLeaderWithoutRoomHandsOver(t *testing.T) {
 	second, _ := startSecureNode(t, peer, server.Options{}, nil)
 	low, leader := full.id(), leads(t, []*harness{second})
 	full.persist(t, writeOf("c", 1, appendOp("x")))
-	await(t, func() bool { // a new leader may not have asked the other yet
+	must.Await(t, func() bool { // a new leader may not have asked the other yet
 		return slices.ContainsFunc(leader.ledger.Cluster().Status().Members, func(m cluster.Member) bool {
 			return m.ID == low && m.Disk.Size > 0
 		})

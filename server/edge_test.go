@@ -24,7 +24,7 @@ func startPair(t *testing.T, o server.Options) (leader, follower *harness) {
 	t.Helper()
 	leader, peer := startSecureNode(t, "", o, nil)
 	follower, _ = startSecureNode(t, peer, o, nil)
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		l, _ := follower.ledger.Cluster().Leader()
 		return l.ID == 1 && leader.ledger.Cluster().Status().Members[1].Voter
 	})
@@ -162,7 +162,7 @@ func TestEveryNodeHasTheSameEdge(t *testing.T) {
 					// On a slow machine the rate may allow one of the two.
 					call := edgeRequests()["a call"]
 					call.headers += headers
-					await(t, func() bool {
+					must.Await(t, func() bool {
 						beyond := strings.HasPrefix(call.send(t, leader), "429")
 						// The time after which to retry differs.
 						want, _, _ = strings.Cut(q.send(t, leader), `,"details"`)
@@ -234,8 +234,8 @@ func TestUnreadAnswersHoldNoPlaces(t *testing.T) {
 		} {
 			server.DeafConnection(t, strings.TrimPrefix(h.url, "http://"), procedure, kind, body, n)
 		}
-		await(t, func() bool { return answered() >= before+2*n })
-		await(t, func() bool { // the last ones may be about to leave
+		must.Await(t, func() bool { return answered() >= before+2*n })
+		must.Await(t, func() bool { // the last ones may be about to leave
 			_, err := h.client.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp("x"))))
 			return err == nil
 		})

@@ -30,7 +30,7 @@ func TestProbesTellThatADiskHangs(t *testing.T) {
 		written <- err
 	}()
 	for _, path := range []string{"/readyz", "/healthz"} {
-		await(t, func() bool {
+		must.Await(t, func() bool {
 			status, text := h.get(t, path)
 			return status == http.StatusServiceUnavailable && strings.Contains(text, "a disk does not answer")
 		})

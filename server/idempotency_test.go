@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -52,9 +51,7 @@ func ownerOf(r *seqledgerv1.ReserveRequest, token uint64) *seqledgerv1.Ownership
 // eventually waits for a condition that other goroutines bring about.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for ctx := within(t); !holds(); runtime.Gosched() {
-		must.Do(t, ctx.Err(), "waiting for %s", what)
-	}
+	must.Await(t, holds, what)
 }
 
 // reply makes one call and returns its answer.

@@ -49,7 +49,7 @@ func TestWaitsEndWithTheLeadership(t *testing.T) {
 			ended <- answered{h, err}
 		}()
 	}
-	await(t, func() bool { return leader.ledger.Stats().KeyWaiters == len(nodes) })
+	must.Await(t, func() bool { return leader.ledger.Stats().KeyWaiters == len(nodes) })
 	handOver(t, leader)
 	for range nodes {
 		a := <-ended
@@ -82,7 +82,7 @@ func TestWaitsEndWithTheLeadership(t *testing.T) {
 // handOver lets another node lead.
 func handOver(t *testing.T, leader *harness) {
 	t.Helper()
-	await(t, func() bool { // until the leader has heard of another node lately, which takes long on a busy machine
+	must.Await(t, func() bool { // until the leader has heard of another node lately, which takes long on a busy machine
 		err := leader.ledger.Cluster().TransferLeadership(within(t), 0)
 		if err != nil && !errors.Is(err, cluster.ErrNoSuchNode) && !errors.Is(err, cluster.ErrNoSuccessor) {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ func TestClientRefusesAnotherLedger(t *testing.T) {
 		}
 		refused <- err
 	}()
-	await(t, func() bool { return c.Counters().CallRepeats >= 12 }) // each was at both servers
+	must.Await(t, func() bool { return c.Counters().CallRepeats >= 12 }) // each was at both servers
 	cancel()
 	for range 3 {
 		if err := <-refused; err == nil || errors.Is(err, failure.ErrNotFound) {

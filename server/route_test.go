@@ -85,7 +85,7 @@ func startSecureNodes(t *testing.T, o server.Options, config *tls.Config) []*har
 	third, _ := startSecureNode(t, peer, o, config)
 	nodes := []*harness{first, second, third}
 	for _, n := range nodes {
-		await(t, func() bool {
+		must.Await(t, func() bool {
 			voters := 0
 			for _, m := range n.ledger.Cluster().Status().Members {
 				if m.Voter {
@@ -97,19 +97,6 @@ func startSecureNodes(t *testing.T, o server.Options, config *tls.Config) []*har
 		})
 	}
 	return nodes
-}
-
-// await waits until a condition holds.
-func await(t *testing.T, is func() bool) {
-	t.Helper()
-	ctx := within(t)
-	for !is() {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatal("it never was")
-		}
-	}
 }
 
 // Every node accepts every call in every protocol as if it were the leader, whichever node leads. When the leader
@@ -126,7 +113,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 		before, _ := leader.ledger.Cluster().Leader()
 		handOver(t, leader)
 		for i, h := range nodes {
-			await(t, func() bool {
+			must.Await(t, func() bool {
 				now, _ := h.ledger.Cluster().Leader()
 				return now.ID != before.ID && now.Peer != ""
 			})
@@ -151,7 +138,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 // leads returns the leader.
 func leads(t *testing.T, nodes []*harness) (leader *harness) {
 	t.Helper()
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		for _, h := range nodes {
 			if l, _ := h.ledger.Cluster().Leader(); l.Self {
 				leader = h
@@ -282,7 +269,7 @@ func TestEveryNodeReadsRecordsByTheLeadersClock(t *testing.T) {
 	behind := func() time.Time { return time.Now().Add(-9 * time.Second) }
 	leader, peer := startClockedNode(t, "", server.Options{}, nil, behind)
 	follower, _ := startSecureNode(t, peer, server.Options{}, nil)
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		l, _ := follower.ledger.Cluster().Leader()
 		return l.ID == 1 && leader.ledger.Cluster().Status().Members[1].Voter
 	})

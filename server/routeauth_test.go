@@ -39,7 +39,7 @@ func trusting(t *testing.T, name string, authority *identity) *tls.Config {
 // settled repeats a call that has no outcome because of an election, as every client does.
 func settled(t *testing.T, do func() error) (err error) {
 	t.Helper()
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		err = do()
 		return connect.CodeOf(err) != connect.CodeUnavailable
 	})
@@ -155,7 +155,7 @@ func (g *guarded) serves(t *testing.T, key string) {
 	var got object
 	var problem string
 	writer := agent(t, g.harness, g.keys["writer"])
-	await(t, func() bool { // an election may be in progress
+	must.Await(t, func() bool { // an election may be in progress
 		got, problem = use(t, writer, "reserve", reserve)
 		return problem == ""
 	})
@@ -165,7 +165,7 @@ func (g *guarded) serves(t *testing.T, key string) {
 	for _, id := range []string{"reader", "elsewhere"} {
 		reserve["key"] = key + "-of-" + id
 		a := agent(t, g.harness, g.keys[id])
-		await(t, func() bool {
+		must.Await(t, func() bool {
 			got, problem = use(t, a, "reserve", reserve)
 			return problem == "" || strings.Contains(problem, "does not allow it")
 		})
@@ -290,7 +290,7 @@ func TestForgedForwarding(t *testing.T) {
 		node.harness = h
 		for id, want := range map[string]int{"": http.StatusUnauthorized, "reader": http.StatusForbidden} {
 			status := 0
-			await(t, func() bool {
+			must.Await(t, func() bool {
 				status = node.status(t, id, h.url, seqledgerv1connect.LedgerServiceWriteProcedure, forge)
 				return status != http.StatusServiceUnavailable
 			})

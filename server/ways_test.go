@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -434,11 +432,7 @@ func (s *scripted) play(t *testing.T, h *harness, organization string, send way)
 // with the same numbers in the answer.
 func TestEveryWayDecidesAlike(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_WAYS_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with SEQLEDGER_WAYS_SEED=%d", seed)
+	seed := must.Seed(t)
 	turns := 400
 	if testing.Short() {
 		turns = 40

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -143,11 +142,7 @@ func (p *player) reserve(ctx context.Context, c command) (string, error) {
 // give the same answers to any sequence of commands on a key.
 func TestStoresDecideAlike(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_ALIKE_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with SEQLEDGER_ALIKE_SEED=%d", seed)
+	seed := must.Seed(t)
 	keys, commands := 200, 60
 	if testing.Short() {
 		keys = 24

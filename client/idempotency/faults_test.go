@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -248,11 +246,7 @@ func (w *work) last(t *testing.T, o idempotency.DoOptions, store idempotency.Sto
 // an effect runs once, every caller that gets a result gets the one run's result, and with a journal no result is lost.
 func TestDoBehindABadNetwork(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_DO_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with SEQLEDGER_DO_SEED=%d", seed)
+	seed := must.Seed(t)
 	rounds := 4_000
 	if testing.Short() {
 		rounds = 400

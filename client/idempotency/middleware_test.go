@@ -910,16 +910,7 @@ func TestMiddlewareJournal(t *testing.T) {
 // eventually waits for a condition that other goroutines make true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for !holds() {
-		timer := time.NewTimer(time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			t.Fatalf("waiting for %s", what)
-		}
-	}
+	must.Await(t, holds, what)
 }
 
 // Keys, principals and bodies never reach the log.

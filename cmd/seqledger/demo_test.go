@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,11 +58,7 @@ func nothingLeft(t *testing.T, temporary string) {
 // has happened, the ledger kept its word, and plain retries paid twice.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("DEMO_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with: DEMO_SEED=%d go test ./cmd/seqledger -run 'TestDemo$'", seed)
+	seed := must.Seed(t)
 	// On a busy machine three seconds may be over before each fault has happened.
 	for _, duration := range []string{"3s", "12s", "45s"} {
 		if missing := demoOnce(t, seed, duration); missing == "" {

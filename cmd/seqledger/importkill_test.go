@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -29,11 +28,7 @@ import (
 func TestImportSurvivesKills(t *testing.T) {
 	t.Parallel()
 	const lines = 12_000
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("IMPORT_KILL_SEED"); text != "" {
-		must.Get(fmt.Sscan(text, &seed))(t)
-	}
-	t.Logf("repeat with: IMPORT_KILL_SEED=%d go test ./cmd/seqledger -run TestImportSurvivesKills", seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 
 	input := numberedLines(t, lines)

@@ -36,9 +36,6 @@ const inboxVariable = "TRANSFER_INBOX"
 // and the number of transfers.
 const senderVariable = "TRANSFER_SENDER"
 
-// transfersSeedVariable is the seed for the choice of victims and the times of their kills.
-const transfersSeedVariable = "TRANSFERS_SEED"
-
 // transfersVariable is the number of transfers that the test makes, instead of the usual 1,000.
 const transfersVariable = "TRANSFERS"
 
@@ -277,11 +274,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 		n := must.Get(strconv.ParseInt(text, 10, 64))(t)
 		transfers = n
 	}
-	seed := rand.Uint64()
-	if text := os.Getenv(transfersSeedVariable); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with %s=%d", transfersSeedVariable, seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	b := newTransferBed(t, transfers)
 	moments := make([]int64, max(int64(len(victims)), transfers/5000))

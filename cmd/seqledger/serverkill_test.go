@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -22,11 +20,7 @@ import (
 // the receipt that was handed out (invariants 1, 2 and 3).
 func TestInvariant1_ServerSurvivesKills(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SERVER_KILL_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("repeat with: SERVER_KILL_SEED=%d go test ./cmd/seqledger -run ServerSurvivesKills", seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const writers, kills = 6, 6
 

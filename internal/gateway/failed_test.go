@@ -88,7 +88,7 @@ func TestNoResponseIsUnknown(t *testing.T) {
 						t.Errorf("status %d, %+v", answer.StatusCode, p)
 					}
 				}
-				eventually(t, func() bool { return executed.Load() > 0 }) // perhaps behind the timeout
+				must.Await(t, func() bool { return executed.Load() > 0 }) // perhaps behind the timeout
 				status, header, text := send(t, http.MethodPost, base, `"k"`, "x")
 				if p := problemOf(t, text); executed.Load() != 1 || status != http.StatusConflict ||
 					p.Code != "outcome-unknown" || header.Get(idempotency.HeaderReplayed) != "false" {
@@ -120,7 +120,7 @@ func TestASlowBodyIsUnknown(t *testing.T) {
 	if answer, err := http.DefaultClient.Do(r); err == nil {
 		_ = answer.Body.Close()
 	}
-	eventually(t, func() bool {
+	must.Await(t, func() bool {
 		status, _, text := send(t, http.MethodPost, base, `"k"`, "")
 		return status == http.StatusConflict && problemOf(t, text).Code == "outcome-unknown"
 	})

@@ -170,7 +170,7 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 		})
 	}
 	<-working
-	eventually(t, func() bool {
+	must.Await(t, func() bool {
 		g.principals.mu.Lock()
 		defer g.principals.mu.Unlock()
 		for _, n := range g.principals.of {
@@ -187,7 +187,7 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 			t.Errorf("bob: %d %s", status, text)
 		}
 	}
-	eventually(t, func() bool { return strings.Contains(scrape(t, g), "seqledger_gateway_waiters 3\n") })
+	must.Await(t, func() bool { return strings.Contains(scrape(t, g), "seqledger_gateway_waiters 3\n") })
 	close(finish)
 	group.Wait()
 	if text := scrape(t, g); !strings.Contains(text, "seqledger_gateway_waiters 0\n") {
@@ -247,21 +247,6 @@ func TestAPeerBlocksNoOther(t *testing.T) {
 	group.Wait()
 	if len(g.peers.of) != 0 || len(g.principals.of) != 0 {
 		t.Errorf("counts are left: %v, %v", g.peers.of, g.principals.of)
-	}
-}
-
-// eventually waits for a condition that other goroutines make true.
-func eventually(t *testing.T, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for !holds() {
-		timer := time.NewTimer(time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			t.Fatal("the condition never holds")
-		}
 	}
 }
 

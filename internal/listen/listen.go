@@ -21,6 +21,9 @@ const (
 	HeaderTimeout = 10 * time.Second
 	// idleTimeout is how long a connection may stay without a request, and newTimeout without a first one.
 	idleTimeout, newTimeout = 2 * time.Minute, 15 * time.Second
+	// lastTimeout is how long a connection may stay without a first request while the server shuts down. net/http would
+	// wait five seconds for one that a client has opened in advance.
+	lastTimeout = 500 * time.Millisecond
 
 	mostConnections = 16_384
 	// ownFiles are reserved for the ledger, the standard streams, connections to stores, and inherited files.
@@ -70,6 +73,7 @@ func Server(h http.Handler, maxHeaderBytes int, logger *slog.Logger) *http.Serve
 func Serve(s *http.Server, l net.Listener, most int) error {
 	b := &bounded{Listener: l, most: most}
 	s.ConnState = b.changed
+	s.RegisterOnShutdown(b.end)
 	if s.TLSConfig != nil {
 		return s.ServeTLS(b, "", "") // the certificate is in the configuration
 	}
@@ -82,9 +86,10 @@ type bounded struct {
 
 	most int
 
-	mu   sync.Mutex
-	open int
-	idle list.List // of *conn without a request, the one that has been so for longest first
+	mu    sync.Mutex
+	open  int
+	idle  list.List // of *conn without a request, the one that has been so for longest first
+	ended bool
 }
 
 // conn is a connection of a bounded listener.
@@ -130,12 +135,28 @@ func (b *bounded) enter(c *conn) bool {
 	}
 	b.open++
 	c.waiting = b.idle.PushBack(c)
-	c.timer = time.AfterFunc(newTimeout, func() { _ = c.Close() })
+	limit := newTimeout
+	if b.ended {
+		limit = lastTimeout
+	}
+	c.timer = time.AfterFunc(limit, func() { _ = c.Close() })
 	b.mu.Unlock()
 	if oldest != nil {
 		_ = oldest.Conn.Close() // it has no request
 	}
 	return true
+}
+
+// end shortens the time of connections that have not had a request.
+func (b *bounded) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	for e := b.idle.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); c.timer.Stop() { //nolint:forcetypeassert // As above.
+			c.timer.Reset(lastTimeout)
+		}
+	}
 }
 
 // leave uncounts a connection. mu is held.

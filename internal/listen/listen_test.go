@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -170,6 +171,44 @@ func TestBusyHTTP2IsKept(t *testing.T) {
 	}
 	close(s.blocking)
 	must.Do(t, <-answer, "a request under way was cut off")
+}
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestShutdownWaitsForRequests and hardly for connections that have not had one.
+func TestShutdownWaitsForRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 3 * time.Second
+		s := Server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(takes) }), 1<<10,
+			slog.New(slog.DiscardHandler))
+		l := make(pipes)
+		ended, answer := make(chan error, 1), make(chan string, 1)
+		go func() { ended <- Serve(s, l, 10) }() // received below
+		ours, theirs := net.Pipe()
+		l <- theirs
+		go func() { answer <- ask(ours, "/") }() // received below
+		_, silent := net.Pipe()
+		l <- silent
+		synctest.Wait()
+		began := time.Now()
+		must.Do(t, s.Shutdown(t.Context()))
+		if took := time.Since(began); took < takes || took > takes+time.Second {
+			t.Errorf("ended after %s", took)
+		}
+		check.Equal(t, <-answer, "<nil>")
+		<-ended
+	})
 }
 
 // The bound holds below TLS, too.

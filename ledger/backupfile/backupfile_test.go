@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -87,11 +85,7 @@ func wantDamage(t *testing.T, what string, at int, b []byte) {
 // Every flipped bit, changed byte and cut of a small backup is found, and some of one with several chunks.
 func TestDamage_Backup(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_BACKUP_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("repeat with SEQLEDGER_BACKUP_SEED=%d", seed)
+	seed := must.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	small := encoded(t, []byte("the state file of a very small ledger"))
 	large := encoded(t, bytes.Repeat([]byte("0123456789abcdef"), chunkBytes/7))

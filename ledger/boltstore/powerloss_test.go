@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -167,11 +166,7 @@ func TestPowerLossWithinACommit(t *testing.T) {
 // powerRandom returns what the losses of power are drawn from.
 func powerRandom(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_POWER_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("repeat with SEQLEDGER_POWER_SEED=%d", seed)
+	seed := must.Seed(t)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -192,11 +190,7 @@ func (b *busy) keyed() *KeyedCommand {
 // faultSeed is the seed of a test's history: another one each time, unless the environment names one.
 func faultSeed(t *testing.T) uint64 {
 	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_STORAGE_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with SEQLEDGER_STORAGE_SEED=%d", seed)
+	seed := must.Seed(t)
 	return seed
 }
 

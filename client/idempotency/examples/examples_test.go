@@ -189,13 +189,7 @@ func (a *answer) expect(t *testing.T, status int) *answer {
 // eventually waits for a condition that other processes make true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); {
-		timer := time.NewTimer(10 * time.Millisecond)
-		<-timer.C
-		if time.Now().After(end) {
-			t.Fatal("waited a minute for ", what)
-		}
-	}
+	must.Await(t, holds, what)
 }
 
 // race calls f from many goroutines at once and returns the answers.

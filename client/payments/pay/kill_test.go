@@ -77,11 +77,7 @@ const (
 // nothing else is there.
 func TestPaySurvivesKills(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("PAY_KILL_SEED"); text != "" {
-		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
-	}
-	t.Logf("repeat with: PAY_KILL_SEED=%d go test ./client/payments/pay -run TestPaySurvivesKills", seed)
+	seed := must.Seed(t)
 	total := kills
 	if testing.Short() {
 		total = killsShort

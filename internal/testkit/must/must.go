@@ -4,6 +4,10 @@ package must
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -55,6 +59,18 @@ func Await(t test, holds func() bool, what ...any) {
 		}
 		<-time.After(min(max(waited/16, least), most)) // what takes long is asked for seldom
 	}
+}
+
+// Seed returns the seed of a test's random choices, another one in each run. The test's log says how to repeat them.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	const variable = "SEQLEDGER_SEED"
+	seed := rand.Uint64()
+	if text := os.Getenv(variable); text != "" {
+		seed = Get(strconv.ParseUint(text, 10, 64))(t)
+	}
+	t.Logf("repeat with %s=%d", variable, seed)
+	return seed
 }
 
 // Is ends the test unless an error is the wanted one. about is as that of [check.Is].

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -238,10 +237,7 @@ func TestOptions(t *testing.T) {
 // acknowledged entry, in order, and nothing that was never proposed.
 func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if s := os.Getenv("HOST_SEED"); s != "" {
-		must.Get(fmt.Sscan(s, &seed))(t)
-	}
+	seed := must.Seed(t)
 	rounds := 60
 	if testing.Short() {
 		rounds = 15
@@ -250,7 +246,7 @@ func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
 	met := map[string]int{}
 	for round := range rounds {
 		if !t.Run("", func(t *testing.T) { faultRound(t, rng, met) }) {
-			t.Fatalf("round %d; repeat with HOST_SEED=%d go test -run %s ./ledger/raftlog/host", round, seed, t.Name())
+			t.Fatalf("round %d", round)
 		}
 	}
 	for _, what := range []string{"fault", "unknown", "truncation", "acknowledged"} {
