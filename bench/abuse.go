@@ -2,17 +2,16 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,11 +19,11 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -43,8 +42,8 @@ type attack struct {
 
 // target is a server and the keys of its callers.
 type target struct {
-	address string
-	keys    map[string]string
+	Address string
+	Keys    map[string]string
 }
 
 // tenantRights are the callers. The good tenant owns the organization good; all others use bad.
@@ -60,7 +59,7 @@ var (
 	badScope  = &seqledgerv1.Scope{Organization: "bad", Vault: "main"}
 )
 
-func abuseRows() []row {
+func abuseRows(*options) []row {
 	var rows []row
 	for i := range attacks {
 		rows = append(rows, row{attacks[i].name, attacks[i].measure})
@@ -70,14 +69,14 @@ func abuseRows() []row {
 
 // startTenants starts a server with access control.
 func (b *bed) startTenants(ctx context.Context) (*target, error) {
-	t := &target{keys: map[string]string{}}
+	t := &target{Keys: map[string]string{}}
 	content := "keys:\n"
 	for id, rights := range tenantRights {
 		key, hash, err := auth.NewKey(id)
 		if err != nil {
 			return nil, err
 		}
-		t.keys[id] = key
+		t.Keys[id] = key
 		content += fmt.Sprintf("- %s, id: %s, hash: %q}\n", rights, id, hash)
 	}
 	file := filepath.Join(b.dir, "auth.yaml")
@@ -87,16 +86,15 @@ func (b *bed) startTenants(ctx context.Context) (*target, error) {
 	if err := b.startServer(ctx, "-auth", file); err != nil {
 		return nil, err
 	}
-	t.address, b.server.observer = b.server.address, t.keys["observer"]
+	t.Address, b.server.observer = b.server.address, t.Keys["observer"]
 	return t, nil
 }
 
 // attackJob tells the bad tenant's process what to do.
 type attackJob struct {
-	Name     string            `json:"name"`
-	Address  string            `json:"address"`
-	Keys     map[string]string `json:"keys"`
-	Fraction float64           `json:"fraction"`
+	Name     string
+	Target   *target
+	Fraction float64
 }
 
 const (
@@ -120,7 +118,7 @@ func runAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		o := &options{fraction: job.Fraction}
 		ctx, cancel := context.WithTimeout(ctx, scaledTime(o, attackLasts))
 		defer cancel()
-		done, err := a.run(ctx, o, &target{job.Address, job.Keys})
+		done, err := a.run(ctx, o, job.Target)
 		<-ctx.Done() // also when the attack ended early
 		_, failed := fmt.Fprintln(stdout, done)
 		return errors.Join(err, failed)
@@ -130,7 +128,7 @@ func runAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 
 // attack runs the bad tenant's process.
 func (t *target) attack(o *options, name string) (done string, err error) {
-	job, err := json.Marshal(attackJob{name, t.address, t.keys, o.fraction})
+	job, err := json.Marshal(attackJob{name, t, o.fraction})
 	if err != nil {
 		return "", err
 	}
@@ -142,38 +140,6 @@ func (t *target) attack(o *options, name string) (done string, err error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// bearer adds a credential to each request.
-type bearer struct {
-	key  string
-	next http.RoundTripper
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.key)
-	return b.next.RoundTrip(r)
-}
-
-// service is the API as a tenant calls it.
-type service struct {
-	seqledgerv1connect.LedgerServiceClient
-	seqledgerv1connect.IdempotencyServiceClient
-}
-
-// api returns a client with a caller's key on its own connection.
-func (t *target) api(id string) (s service, disconnect func()) {
-	c, disconnect := newHTTP2()
-	c, url := t.as(id, c), "http://"+t.address
-	return service{
-		seqledgerv1connect.NewLedgerServiceClient(c, url), seqledgerv1connect.NewIdempotencyServiceClient(c, url),
-	}, disconnect
-}
-
-// as returns c with the key of a caller.
-func (t *target) as(id string, c *http.Client) *http.Client {
-	return &http.Client{Transport: bearer{t.keys[id], c.Transport}}
-}
-
 // The good tenant's p99 may be five times what it is alone, or this many milliseconds.
 const (
 	mostTimes = 5
@@ -181,42 +147,84 @@ const (
 )
 
 // measure measures the good tenant alone and during the attack.
-func (a *attack) measure(ctx context.Context, b *bed) ([]harness.Line, error) {
+func (a *attack) measure(ctx context.Context, b *bed) error {
 	t, err := b.startTenants(ctx)
 	if err == nil && a.prepare != nil {
 		err = a.prepare(ctx, b.o, t)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	calls, err := b.goodCalls(ctx, t)
+	good, err := b.goodCalls(ctx, t)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m, err := b.beside(ctx, calls, func() (string, error) { return t.attack(b.o, a.name) })
+	calling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var ended sync.WaitGroup
+	var attacked atomic.Bool
+	for _, c := range good {
+		ended.Go(func() { c.repeat(calling, &attacked) })
+	}
+	load.Pause(ctx, scaledTime(b.o, 5*time.Second))
+	attacked.Store(true)
+	done, err := t.attack(b.o, a.name)
+	cancel()
+	ended.Wait()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	lines := []harness.Line{told(m.done, ""), told("largest RssAnon of the server", mebibytes(m.memory))}
-	for i, c := range calls {
-		was, is := m.alone[i].Milliseconds(99), m.meanwhile[i].Milliseconds(99)
+	lines := []harness.Line{
+		told(done, ""), told("largest RSS of the server", mebibytes(harness.Memory("VmHWM", b.server.Pid))),
+	}
+	var refused []error
+	for _, c := range good {
+		was, is := c.alone.Milliseconds(99), c.meanwhile.Milliseconds(99)
 		lines = append(lines,
 			told("p99 of "+c.name+", alone", milliseconds(was)),
 			held("p99 of "+c.name+", during the attack", milliseconds(is), "5 x or 20 ms",
-				is <= max(mostTimes*was, mostWait) && m.meanwhile[i].TotalCount() > 0))
+				is <= max(mostTimes*was, mostWait) && c.meanwhile.TotalCount() > 0))
+		refused = append(refused, c.refused...)
 	}
-	refused := fmt.Sprint(len(m.refused), " ", strings.Join(m.refused[:min(1, len(m.refused))], ""))
-	lines = append(lines, held("calls refused to the good tenant", refused, "0", len(m.refused) == 0))
+	lines = append(lines, held("calls refused to the good tenant",
+		fmt.Sprint(len(refused), refused[:min(1, len(refused))]), "0", len(refused) == 0))
 	after := "yes"
-	if err := b.server.healthy(ctx); err != nil {
+	ctx, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	if err := b.server.Ready(ctx, b.server.released); err != nil {
 		after = err.Error()
 	}
-	return append(lines, held("healthy afterwards, all released", after, "yes", after == "yes")), nil
+	return b.tell(append(lines, held("healthy afterwards, all released", after, "yes", after == "yes"))...)
+}
+
+// goodCall is repeated by the good tenant, sequentially.
+type goodCall struct {
+	name             string
+	do               func(ctx context.Context) error
+	alone, meanwhile load.Latencies
+	refused          []error
+}
+
+// repeat calls until ctx ends.
+func (c *goodCall) repeat(ctx context.Context, attacked *atomic.Bool) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.do(context.WithoutCancel(ctx))
+		switch took := time.Since(began); {
+		case err != nil:
+			c.refused = append(c.refused, err)
+		case attacked.Load():
+			c.meanwhile.Record(took)
+		default:
+			c.alone.Record(took)
+		}
+		load.Pause(ctx, 2*time.Millisecond)
+	}
 }
 
 // goodCalls returns the good tenant's calls: a write with a Writer, a unary write of 8 KiB and a read.
-func (b *bed) goodCalls(ctx context.Context, t *target) ([]goodCall, error) {
-	c, err := b.client(client.Options{Token: client.StaticToken(t.keys["good"])})
+func (b *bed) goodCalls(ctx context.Context, t *target) ([]*goodCall, error) {
+	c, err := b.client(client.Options{Token: client.StaticToken(t.Keys["good"])})
 	if err != nil {
 		return nil, err
 	}
@@ -230,123 +238,44 @@ func (b *bed) goodCalls(ctx context.Context, t *target) ([]goodCall, error) {
 		return nil
 	})
 	sequence, large := uint64(0), make([]byte, 8<<10)
-	writeLarge := func(ctx context.Context) error {
-		sequence++
-		_, err := api.Write(ctx, connect.NewRequest(&seqledgerv1.WriteRequest{
-			Scope: goodScope, ClientId: "unary", Sequence: sequence,
-			Operations: []*seqledgerv1.Operation{setValue("k", large)},
-		}))
-		return err
-	}
-	return []goodCall{
-		{"writes", func(ctx context.Context) error {
-			_, err := w.Write(ctx, operation())
+	all := []*goodCall{
+		{name: "writes", do: func(ctx context.Context) error {
+			_, err := w.Write(ctx, op.Append(zeros[:]))
 			return err
 		}},
-		{"unary writes of 8 KiB", writeLarge},
-		{"reads", func(ctx context.Context) error {
+		{name: "unary writes of 8 KiB", do: func(ctx context.Context) error {
+			sequence++
+			_, err := api.Write(ctx, connect.NewRequest(&seqledgerv1.WriteRequest{
+				Scope: goodScope, ClientId: "unary", Sequence: sequence,
+				Operations: []*seqledgerv1.Operation{op.Set("k", large)},
+			}))
+			return err
+		}},
+		{name: "reads", do: func(ctx context.Context) error { // of what the one before has written
 			_, err := api.GetEntity(ctx, connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: goodScope, Key: "k"}))
 			return err
 		}},
-	}, writeLarge(ctx) // gives the reads something to read
-}
-
-// goodCall is repeated by the good tenant, sequentially.
-type goodCall struct {
-	name string
-	do   func(ctx context.Context) error
-}
-
-// besideResult has the latencies of the calls alone and during an attack.
-type besideResult struct {
-	done             string
-	alone, meanwhile []load.Latencies
-	memory           int64 // of the server during the attack, largest sample
-	refused          []string
-}
-
-// beside measures calls alone and then during an attack on the same server and ledger.
-func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (string, error)) (m besideResult, err error) {
-	var mu sync.Mutex // guards latency and m.refused
-	var latency []load.Latencies
-	interval := func() (was []load.Latencies) {
-		mu.Lock()
-		defer mu.Unlock()
-		was, latency = latency, nil
-		for range calls {
-			latency = append(latency, load.NewLatencies())
-		}
-		return was
 	}
-	interval()
-	calling, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var ended sync.WaitGroup
-	for i, c := range calls {
-		ended.Go(func() { // until cancel; joined below
-			for calling.Err() == nil {
-				began := time.Now()
-				err := c.do(context.WithoutCancel(ctx))
-				took := time.Since(began)
-				mu.Lock()
-				if err != nil {
-					m.refused = append(m.refused, err.Error())
-				} else {
-					latency[i].Record(took)
-				}
-				mu.Unlock()
-				load.Pause(calling, 2*time.Millisecond)
-			}
-		})
+	for _, c := range all {
+		c.alone, c.meanwhile = load.NewLatencies(), load.NewLatencies()
+		if err := c.do(ctx); err != nil {
+			return nil, err
+		}
 	}
-	load.Pause(ctx, scaledTime(b.o, 5*time.Second))
-	alone := interval()
-	memory := b.server.watchMemory()
-	done, err := attack()
-	meanwhile, used := interval(), memory()
-	cancel()
-	ended.Wait()
-	m.done, m.alone, m.meanwhile, m.memory = done, alone, meanwhile, used
-	return m, err
+	return all, nil
 }
 
-// healthy waits until the server is ready and has released everything the attack took.
-func (p *serverProcess) healthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	var last error // more useful than the deadline's
-	for {
-		err := p.released(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return cmp.Or(last, err)
-		}
-		last = err
-		load.Pause(ctx, 50*time.Millisecond)
-	}
-}
-
+// released returns an error until the server is ready and has released everything that the attack took.
 func (p *serverProcess) released(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/readyz", http.NoBody)
-	if err != nil {
+	if _, err := p.get(ctx, "/readyz"); err != nil {
 		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	_ = response.Body.Close() // only the status is used
-	if response.StatusCode != http.StatusOK {
-		return errors.New(response.Status)
 	}
 	for name, most := range map[string]float64{
 		"seqledger_requests_open": 1, "seqledger_streams_open": 1, "seqledger_arriving_bytes": 0,
 		"seqledger_panics_total": 0, "seqledger_queue_items": 1,
 		"seqledger_connections_open": 10, // the good tenant's, and idle ones that net/http keeps
 	} {
-		switch n, err := p.metric(name); {
+		switch n, err := p.metric(ctx, name); {
 		case err != nil:
 			return err
 		case n > most:

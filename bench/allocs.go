@@ -5,15 +5,10 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"flag"
-	"fmt"
-	"io"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"runtime"
-	"slices"
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
@@ -22,16 +17,24 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// allowedAllocations has the accepted figures, by row.
+// committedAllocations has the accepted figures, by row.
 //
 //go:embed allocs.json
-var allowedAllocations []byte
-
-const allowedFile = "bench/allocs.json"
+var committedAllocations []byte
 
 // allocationsGrow is how much larger a figure may be than the accepted one. It can be
 // small because the figures vary by about a hundredth.
 const allocationsGrow = 0.03
+
+const allocsFailure = "more allocations per write: find them with go run ./bench -only engine/256 -profile /tmp/p, or, " +
+	"if they are worth it, write the new figures into bench/allocs.json and say why"
+
+var allocColumns = harness.Columns{
+	{Head: "row", Name: "row", Width: -20},
+	{Head: "allocs/write", Name: "allocs_per_write", Width: 12, Format: "%.1f"},
+	{Head: "committed", Name: "committed", Width: 10, Format: "%.1f"},
+	{Name: "verdict", Width: -8},
+}
 
 // allocRow is a way to write whose allocations do not depend on timing: the number of
 // writes in a log entry is fixed.
@@ -41,71 +44,65 @@ type allocRow struct {
 	prepare func(ctx context.Context, b *bed) (operation func() error, err error)
 }
 
-func allocRows() []allocRow {
-	return []allocRow{
-		{"engine alone", 1, engineAllocs(1)},
-		{"engine 256 at once", 256, engineAllocs(256)},
-		{"client and server", 1, wireAllocs(streamWrites)},
-		{"unary call", 1, wireAllocs(unaryCalls(client.Options{}))},
-		{"keyed pair", 1, keyedAllocs},
-		{"replay", replayGroup, replayAllocs},
-	}
+var allAllocRows = []allocRow{
+	{"engine alone", 1, engineAllocs(1)},
+	{"engine 256 at once", 256, engineAllocs(256)},
+	{"client and server", 1, served(streamWrites)},
+	{"unary call", 1, served(unaryCalls(client.Options{}))},
+	{"keyed pair", 1, alone(keyedPairs)},
+	{"replay", replayGroup, alone(engineReplays)},
 }
 
-// checkAllocs compares allocations per write with the committed figures. Unlike
-// speed they are the same on every machine, so that CI can check them.
-func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("allocs", flag.ContinueOnError)
-	update := flags.Bool("update", false, "write "+allowedFile+" anew")
-	var o options
-	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
-	if err := flags.Parse(arguments); err != nil {
-		return err
+// allocRows compare allocations per write with the committed figures. Unlike speed they are the same on every machine,
+// so that CI can check them.
+func allocRows(*options) []row {
+	var rows []row
+	for _, r := range allAllocRows {
+		rows = append(rows, row{r.name, func(ctx context.Context, b *bed) error {
+			n, err := r.measure(ctx, b)
+			if err != nil {
+				return err
+			}
+			var committed map[string]float64
+			if err := json.Unmarshal(committedAllocations, &committed); err != nil {
+				return err
+			}
+			return b.tell(harness.Line{
+				"allocs_per_write": n, "committed": committed[r.name], "verdict": verdict(acceptable(n, committed[r.name])),
+			})
+		}})
 	}
-	allowed := make(map[string]float64)
-	if err := json.Unmarshal(allowedAllocations, &allowed); err != nil {
-		return fmt.Errorf("%s: %w", allowedFile, err)
-	}
-	found := make(map[string]float64)
-	for _, r := range allocRows() {
-		n, err := r.measure(ctx, &o, 7, 40)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
-		}
-		found[r.name] = n
-	}
-	if *update {
-		return harness.WriteJSON(allowedFile, found)
-	}
-	return judgeAllocs(stdout, found, allowed)
+	return rows
+}
+
+// acceptable reports whether a figure has not grown beyond the committed one, which is 0 where there is none.
+func acceptable(found, committed float64) bool {
+	return committed > 0 && found <= committed*(1+allocationsGrow)+0.1
 }
 
 // measure returns the allocations of one write: the least of some tries, because a try may
 // include a checkpoint or work of the runtime.
-func (r *allocRow) measure(ctx context.Context, o *options, tries, operations int) (least float64, err error) {
-	least = math.Inf(1)
-	err = onBed(ctx, o, func(ctx context.Context, b *bed) error {
-		if err := b.openLedger(ctx); err != nil {
-			return err
-		}
-		operation, err := r.prepare(ctx, b)
-		if err != nil {
-			return err
-		}
-		for range tries + 1 { // the first fills pools and caches
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			for range operations {
-				if err := errors.Join(operation(), ctx.Err()); err != nil {
-					return err
-				}
+func (r *allocRow) measure(ctx context.Context, b *bed) (float64, error) {
+	if err := b.openLedger(ctx); err != nil {
+		return 0, err
+	}
+	operation, err := r.prepare(ctx, b)
+	if err != nil {
+		return 0, err
+	}
+	least, operations := math.Inf(1), scaled(b.o, 40)
+	for range scaled(b.o, 7) + 1 { // the first fills pools and caches
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range operations {
+			if err := errors.Join(operation(), ctx.Err()); err != nil {
+				return 0, err
 			}
-			runtime.ReadMemStats(&after)
-			least = min(least, float64(after.Mallocs-before.Mallocs)/float64(operations*r.writes))
 		}
-		return nil
-	})
-	return math.Round(least*10) / 10, err
+		runtime.ReadMemStats(&after)
+		least = min(least, float64(after.Mallocs-before.Mallocs)/float64(operations*r.writes))
+	}
+	return math.Round(least*10) / 10, nil
 }
 
 // engineAllocs submits one write of each of several streams together.
@@ -133,17 +130,20 @@ func engineAllocs(together int) func(context.Context, *bed) (func() error, error
 	}
 }
 
-// keyedAllocs has one caller that reserves a key and completes it.
-func keyedAllocs(ctx context.Context, b *bed) (func() error, error) {
-	pair, err := keyedPairs(ctx, b, 1)
-	return func() error { return pair(ctx, 0) }, err
+// preparation is that of a rate, whose first worker is the one caller here.
+type preparation func(ctx context.Context, b *bed, workers int) (load.Operation, error)
+
+// alone has one caller of a ledger in this process.
+func alone(prepare preparation) func(context.Context, *bed) (func() error, error) {
+	return func(ctx context.Context, b *bed) (func() error, error) {
+		operation, err := prepare(ctx, b, 1)
+		return func() error { return operation(ctx, 0) }, err
+	}
 }
 
-// wireAllocs has one caller: a Writer with one write in each frame, or unary calls. The server
-// is in this process, so that client and server are counted together.
-func wireAllocs(
-	prepare func(context.Context, *bed, int) (load.Operation, error),
-) func(context.Context, *bed) (func() error, error) {
+// served has one caller of a server, a Writer with one write in each frame, or unary calls. The server is in this
+// process, so that client and server are counted together.
+func served(prepare preparation) func(context.Context, *bed) (func() error, error) {
 	return func(ctx context.Context, b *bed) (func() error, error) {
 		s, err := server.New(server.Options{Ledger: b.ledger, Version: "bench", Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -154,48 +154,14 @@ func wireAllocs(
 			return nil, err
 		}
 		serving, stop := context.WithCancel(ctx)
-		served := make(chan error, 1)
-		// Ends with serving; received from served.
-		go func() { served <- s.Serve(serving, listener) }()
+		ended := make(chan error, 1)
+		// Ends with serving; received from ended.
+		go func() { ended <- s.Serve(serving, listener) }()
 		b.later(func() error {
 			stop()
-			return <-served
+			return <-ended
 		})
 		b.server = &serverProcess{address: listener.Addr().String()}
-		write, err := prepare(ctx, b, 1)
-		return func() error { return write(ctx, 0) }, err
+		return alone(prepare)(ctx, b)
 	}
-}
-
-// judgeAllocs fails when a figure has grown, or when a row has no accepted figure to compare with.
-func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
-	var grown []string
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		limit, known := allowed[name]
-		verdict := "ok"
-		switch {
-		case !known:
-			verdict = "NOT COMMITTED"
-			grown = append(grown, name+" has no committed figure")
-		case found[name] > limit*(1+allocationsGrow)+0.1:
-			verdict = "MORE"
-			grown = append(grown, fmt.Sprintf("%s: %.1f, committed %.1f", name, found[name], limit))
-		}
-		if _, err := fmt.Fprintf(stdout, "%-20s %7.1f allocations per write, committed %7.1f  %s\n", name,
-			found[name], limit, verdict); err != nil {
-			return err
-		}
-	}
-	if len(grown) > 0 {
-		return fmt.Errorf("more allocations per write: %v; find them with go run ./bench -only engine/256 "+
-			"-profile /tmp/p, "+
-			"or, if they are worth it, commit the new figures with go run ./bench allocs -update and say why", grown)
-	}
-	return nil
-}
-
-// replayAllocs has one caller that repeats committed writes.
-func replayAllocs(ctx context.Context, b *bed) (func() error, error) {
-	replay, err := engineReplays(ctx, b, 1)
-	return func() error { return replay(ctx, 0) }, err
 }

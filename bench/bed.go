@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
@@ -29,15 +28,18 @@ import (
 // process.
 type bed struct {
 	o       *options
+	tell    func(lines ...harness.Line) error // adds lines to the table
 	dir     string
 	ledger  *ledger.Ledger
 	server  *serverProcess
 	closers []func() error // called last to first
 }
 
-// onBed makes a bed, uses it and removes it.
-func onBed(ctx context.Context, o *options, use func(ctx context.Context, b *bed) error) (err error) {
-	b := &bed{o: o}
+// onBed makes a bed, measures on it and removes it.
+func onBed(
+	ctx context.Context, o *options, tell func(...harness.Line) error, measure func(context.Context, *bed) error,
+) (err error) {
+	b := &bed{o: o, tell: tell}
 	if b.dir, err = os.MkdirTemp(o.dir, "seqledger-bench-*"); err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func onBed(ctx context.Context, o *options, use func(ctx context.Context, b *bed
 			err = errors.Join(err, closer())
 		}
 	}()
-	return use(ctx, b)
+	return measure(ctx, b)
 }
 
 // later registers a function that is called when the bed is removed.
@@ -65,11 +67,15 @@ func (b *bed) openLedger(ctx context.Context) (err error) {
 	return err
 }
 
-// startServer starts a server on the bed's directory.
-func (b *bed) startServer(ctx context.Context, more ...string) (err error) {
-	if b.server, err = startServer(ctx, b.o, b.data(), more...); err == nil {
-		b.later(func() error { return b.server.Stop() }) // the current one: a row may restart it
+// startServer starts a server on the bed's directory, with more arguments if there are any, and waits until it listens.
+func (b *bed) startServer(ctx context.Context, more ...string) error {
+	arguments := append([]string{"-serve", b.data()}, more...)
+	if b.o.profile != "" {
+		arguments = append(arguments, "-profile", b.o.profile+"-server")
 	}
+	p, address, err := process.LaunchServer(ctx, process.Self(arguments...), "")
+	b.server = &serverProcess{Process: p, address: address}
+	b.later(p.Stop)
 	return err
 }
 
@@ -104,7 +110,7 @@ func (b *bed) meter() (map[string]float64, error) {
 	runtime.ReadMemStats(&m)
 	v["allocs_per_write"] = float64(m.Mallocs)
 	if b.server != nil {
-		mallocs, err := b.server.metric("go_memstats_mallocs_total")
+		mallocs, err := b.server.metric(context.Background(), "go_memstats_mallocs_total")
 		v["allocs_per_write"] += mallocs
 		return v, err
 	}
@@ -126,33 +132,36 @@ func startProfile(prefix string) (stop func() error, err error) {
 	}, pprof.StartCPUProfile(f)
 }
 
-// serverOptions are the flags of a server's process.
-type serverOptions struct {
-	dir, authFile string
-}
-
-func (s *serverOptions) flags(flags *flag.FlagSet) {
-	flags.StringVar(&s.dir, "serve", "", "serve a ledger in this directory (used by bench itself)")
-	flags.StringVar(&s.authFile, "auth", "", "with -serve: the auth file (used by bench itself)")
-}
-
-// serve is the server's process. It says where it listens.
-func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
-	so := server.Options{DiskReserve: -1}
-	if s.authFile != "" {
-		if so.Auth, err = auth.Open(s.authFile, auth.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+// serve is the server's process, with an auth file if there is one. It says where it listens.
+func serve(ctx context.Context, o *options, dir, authFile string) (err error) {
+	quiet := slog.New(slog.DiscardHandler)
+	so := server.Options{DiskReserve: -1, Logger: quiet, Version: "bench"}
+	if authFile != "" {
+		if so.Auth, err = auth.Open(authFile, auth.Options{Logger: quiet}); err != nil {
 			return err
 		}
-		so.StoredFile = filepath.Join(s.dir, "STORED")
+		so.StoredFile = filepath.Join(dir, "STORED")
 	}
 	stopProfile, err := startProfile(o.profile)
 	if err != nil {
 		return err
 	}
-	ctx, stop := process.UntilStdinEnds(ctx)
-	defer stop()
-	return errors.Join(
-		harness.ServeLedger(ctx, ledger.Options{Dir: s.dir, CheckpointBytes: o.checkpointBytes}, so), stopProfile())
+	defer func() { err = errors.Join(err, stopProfile()) }()
+	server.TuneCollector() // as seqledger serve does
+	if so.Ledger, err = ledger.Open(ctx, ledger.Options{Dir: dir, Logger: quiet}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, so.Ledger.Close()) }()
+	handler, err := server.New(so)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	return handler.Serve(ctx, listener)
 }
 
 // serverProcess is a server process.
@@ -163,40 +172,34 @@ type serverProcess struct {
 	observer string // a key that may read the metrics, if there is access control
 }
 
-// startServer starts a server on a data directory, with more arguments if there are
-// any, and waits until it listens.
-func startServer(ctx context.Context, o *options, dir string, more ...string) (*serverProcess, error) {
-	arguments := append([]string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}, more...)
-	if o.profile != "" {
-		arguments = append(arguments, "-profile", o.profile+"-server")
-	}
-	p, address, err := process.LaunchServer(ctx, process.Self(arguments...), "")
-	return &serverProcess{Process: p, address: address}, err
-}
-
-// metric reads one of the server's metrics without labels.
-func (p *serverProcess) metric(name string) (float64, error) {
-	request, err := http.NewRequest(http.MethodGet, "http://"+p.address+"/metrics", http.NoBody)
+// get returns what the server has at a path.
+func (p *serverProcess) get(ctx context.Context, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+path, http.NoBody)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	request.Header.Set("Authorization", "Bearer "+p.observer)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
+	}
+	return string(text), errors.Join(err, response.Body.Close())
+}
+
+// metric reads one of the server's metrics without labels.
+func (p *serverProcess) metric(ctx context.Context, name string) (float64, error) {
+	text, err := p.get(ctx, "/metrics")
+	if err != nil {
 		return 0, err
 	}
-	defer response.Body.Close() //nolint:errcheck // It was only read.
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(rest, 64)
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
 		}
 	}
 	return 0, fmt.Errorf("the server's metrics have no %s", name)
-}
-
-// watchMemory samples the server's memory, without mapped files, until the returned function is called, which returns
-// the largest sample.
-func (p *serverProcess) watchMemory() (largest func() int64) {
-	return harness.Largest(20*time.Millisecond, func() int64 { return harness.Anonymous(p.Pid) })
 }

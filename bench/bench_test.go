@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -16,6 +17,17 @@ func quickOptions(t *testing.T) *options {
 	return &options{
 		duration: 50 * time.Millisecond, warmup: 10 * time.Millisecond, dir: t.TempDir(), only: regexp.MustCompile(""),
 	}
+}
+
+// measured returns what a row tells.
+func measured(t *testing.T, o *options, measure func(context.Context, *bed) error) (lines []harness.Line) {
+	t.Helper()
+	tell := func(more ...harness.Line) error {
+		lines = append(lines, more...)
+		return nil
+	}
+	must.Do(t, onBed(t.Context(), o, tell, measure))
+	return lines
 }
 
 // TestMain lets the test binary be a server and a bad tenant, as the harness's own binary is.
@@ -34,7 +46,7 @@ func TestRatesMeasure(t *testing.T) {
 		t.Run(r.kind, func(t *testing.T) {
 			t.Parallel()
 			var measured load.Result
-			must.Do(t, onBed(t.Context(), quickOptions(t), func(ctx context.Context, b *bed) (err error) {
+			must.Do(t, onBed(t.Context(), quickOptions(t), nil, func(ctx context.Context, b *bed) (err error) {
 				measured, err = r.measure(ctx, b, 2)
 				return err
 			}))

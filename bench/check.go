@@ -20,95 +20,60 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// checkOptions are the flags of bench check.
-type checkOptions struct {
-	baseline string // revision
-	rows     string // regular expression
-	pairs    int
-	duration time.Duration
-	tolerate float64 // drop of the median ratio, as a fraction
-	dir      string
-}
-
 // check measures this tree against an older one, pair by pair in one run: other work on the
 // machine then slows both. A figure of another day could not be compared.
 func check(ctx context.Context, arguments []string, stdout io.Writer) (err error) {
-	var o checkOptions
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
-	flags.StringVar(&o.baseline, "baseline", "", "revision to compare with (default: on a branch, where it left main; "+
-		"on main, 20 commits ago)")
-	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|stream/256|unary/64)$",
+	baseline := flags.String("baseline", "", "revision to compare with (default: 20 commits ago, or where this branch "+
+		"has left main if that was earlier)")
+	rows := flags.String("only", "^(engine/16|replay/2|stream/64|stream/256|unary/64)$",
 		"rows to compare, a regular expression")
-	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
-	flags.DurationVar(&o.duration, "duration", time.Second, "how long each row is measured each time")
-	flags.Float64Var(&o.tolerate, "tolerate", 0.15, "how much slower the median may be, as a fraction")
-	flags.StringVar(&o.dir, "dir", "", "build and write below this directory (default: the system's temporary "+
-		"directory)")
+	rounds := flags.Int("pairs", 7, "how often each side is measured")
+	duration := flags.Duration("duration", time.Second, "how long each row is measured each time")
+	tolerate := flags.Float64("tolerate", 0.15, "how much slower the median may be, as a fraction")
+	below := flags.String("dir", "", "build and write below this directory (default: the system's temporary directory)")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 || o.pairs < 1 {
+	if flags.NArg() > 0 || *rounds < 1 {
 		return errors.New("check takes flags alone, and -pairs must be at least 1; see -help")
 	}
-	if o.baseline == "" {
-		if o.baseline, err = defaultBaseline(ctx, ""); err != nil {
-			return err
-		}
-	}
-	dir, err := os.MkdirTemp(o.dir, "seqledger-check-*")
+	dir, err := os.MkdirTemp(*below, "seqledger-check-*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	before, now, err := buildBoth(ctx, o.baseline, dir)
+	binaries, err := buildBoth(ctx, *baseline, dir)
 	if err != nil {
 		return err
 	}
-	pairs, err := comparePairs(o.pairs, func(side int) (map[string]harness.Values, error) {
-		return runRows(ctx, []string{before, now}[side], o.rows, o.duration, dir)
+	pairs, err := comparePairs(*rounds, func(side int) (map[string]harness.Values, error) {
+		return runRows(ctx, binaries[side], *rows, *duration, dir)
 	})
 	if err != nil {
 		return err
 	}
-	return judge(stdout, pairs, o.tolerate, o.baseline)
+	return judge(stdout, pairs, *tolerate)
 }
 
-// defaultBaseline chooses a revision that differs from the tree of a directory: comparing main with itself
-// would never fail.
-func defaultBaseline(ctx context.Context, dir string) (string, error) {
-	git := func(arguments ...string) (string, error) {
-		c := exec.CommandContext(ctx, "git", arguments...)
-		c.Dir = dir
-		out, err := c.Output()
-		return strings.TrimSpace(string(out)), err
+// buildBoth builds bench of a revision, or of the default one, and of the tree as it is.
+func buildBoth(ctx context.Context, revision, dir string) (binaries [2]string, err error) {
+	if revision == "" {
+		out, err := exec.CommandContext(ctx, "git", "merge-base", "main", "HEAD~20").Output()
+		if err != nil {
+			return binaries, fmt.Errorf("there is no earlier commit to compare with; -baseline names one: %w", err)
+		}
+		revision = strings.TrimSpace(string(out))
 	}
-	head, err := git("rev-parse", "HEAD")
-	if err != nil {
-		return "", fmt.Errorf("there is no commit to compare with: %w", err)
-	}
-	if left, err := git("merge-base", "main", "HEAD"); err == nil && left != head {
-		return left, nil
-	}
-	earlier, err := git("rev-parse", "HEAD~20")
-	if err != nil {
-		return "", fmt.Errorf("there is no earlier commit to compare with; -baseline names one: %w", err)
-	}
-	return earlier, nil
-}
-
-// buildBoth builds bench of a revision and of the tree as it is.
-func buildBoth(ctx context.Context, revision, dir string) (before, now string, err error) {
 	tree := filepath.Join(dir, "baseline")
-	before, now = filepath.Join(dir, "before"), filepath.Join(dir, "now")
+	binaries = [2]string{filepath.Join(dir, "before"), filepath.Join(dir, "now")}
 	if err := command(ctx, "", "git", "worktree", "add", "--detach", tree, revision); err != nil {
-		return "", "", fmt.Errorf("the baseline %s: %w; -baseline names another revision", revision, err)
+		return binaries, fmt.Errorf("the baseline %s: %w; -baseline names another revision", revision, err)
 	}
-	err = errors.Join(
-		command(ctx, tree, "go", "build", "-o", before, "./bench"),
-		command(ctx, "", "go", "build", "-o", now, "./bench"),
-	)
-	// Not with ctx: remove it also after an interrupt.
-	return before, now, errors.Join(err,
+	return binaries, errors.Join(
+		command(ctx, tree, "go", "build", "-o", binaries[0], "./bench"),
+		command(ctx, "", "go", "build", "-o", binaries[1], "./bench"),
+		// Not with ctx: remove it also after an interrupt.
 		command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
 }
 
@@ -197,28 +162,31 @@ func comparePairs(
 	return found, nil
 }
 
+var checkColumns = harness.Columns{
+	{Head: "row", Name: "row", Width: -12},
+	{Head: "of the baseline", Name: "median", Width: 15, Format: "%.2f"},
+	{Head: "from", Name: "least", Width: 6, Format: "%.2f"},
+	{Head: "to", Name: "most", Width: 6, Format: "%.2f"},
+}
+
 // judge prints the ratios and fails when one has dropped too far.
-func judge(stdout io.Writer, pairs map[string]*pair, tolerate float64, baseline string) error {
+func judge(stdout io.Writer, pairs map[string]*pair, tolerate float64) error {
 	var slower []string
+	var lines []harness.Line
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
 		list := pairs[name].ratios("throughput_per_s")
 		middle := harness.Median(list)
-		verdict := "ok"
 		if middle < 1-tolerate {
-			verdict = "SLOWER"
 			slower = append(slower, fmt.Sprintf("%s: %.2f", name, middle))
 		}
-		if _, err := fmt.Fprintf(stdout, "%-12s %.2f of %s (%d pairs, %.2f to %.2f)  %s\n",
-			name, middle, baseline, len(list), slices.Min(list), slices.Max(list), verdict); err != nil {
-			return err
-		}
+		lines = append(lines, harness.Line{
+			"row": name, "median": middle, "least": slices.Min(list), "most": slices.Max(list),
+		})
 	}
+	_, err := io.WriteString(stdout, checkColumns.Table(lines))
 	if len(slower) > 0 {
-		return fmt.Errorf(
-			"slower than %s by more than %.0f %%: %s; run it again on a quiet machine, then find out with "+
-				"-profile what it "+
-				"costs",
-			baseline, 100*tolerate, strings.Join(slower, ", "))
+		return fmt.Errorf("slower than the baseline by more than %.0f %%: %s; run it again on a quiet machine, then "+
+			"find out with -profile what it costs", 100*tolerate, strings.Join(slower, ", "))
 	}
-	return nil
+	return err
 }

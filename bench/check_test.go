@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -29,51 +27,6 @@ func TestDedupIsOff(t *testing.T) {
 	if want := "COMMITTED instead of REPLAYED"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("want %s, got %v", want, err)
 	}
-}
-
-// Without a flag the baseline is something else than the tree, also on main.
-func TestDefaultBaseline(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	git := func(arguments ...string) string {
-		t.Helper()
-		c := exec.Command("git", arguments...)
-		c.Dir = dir
-		c.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
-			"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %v: %v: %s", arguments, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	commit := func() string {
-		git("commit", "-q", "--allow-empty", "-m", "x")
-		return git("rev-parse", "HEAD")
-	}
-	want := func(when, revision string) {
-		t.Helper()
-		if got, err := defaultBaseline(t.Context(), dir); err != nil || got != revision {
-			t.Errorf("%s: %q, %v, want %q", when, got, err, revision)
-		}
-	}
-	git("init", "-q", "-b", "main")
-	if _, err := defaultBaseline(t.Context(), dir); err == nil {
-		t.Error("no commit is something to compare with")
-	}
-	first := commit()
-	if _, err := defaultBaseline(t.Context(), dir); err == nil {
-		t.Error("a commit is compared with itself")
-	}
-	for range 20 {
-		commit()
-	}
-	want("on main", first)
-	last := git("rev-parse", "HEAD")
-	git("checkout", "-q", "-b", "work")
-	want("on a branch without commits", first)
-	commit()
-	want("on a branch", last)
 }
 
 // A slowdown that both sides share is none; one of the tree alone is.
@@ -116,7 +69,7 @@ func TestCheckComparesPairs(t *testing.T) {
 				if firsts[0] != firsts[1] {
 					t.Errorf("one side always began: %v", firsts)
 				}
-				err = judge(&out, pairs, 0.15, "main")
+				err = judge(&out, pairs, 0.15)
 			}
 			switch {
 			case test.says == "" && err != nil:

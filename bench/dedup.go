@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,37 +71,34 @@ const (
 )
 
 // measureDedup measures engine/1 and engine/256 in turns with a ledger that does not deduplicate.
-func measureDedup(ctx context.Context, b *bed) (lines []harness.Line, err error) {
+func measureDedup(ctx context.Context, b *bed) error {
 	without, err := buildWithoutDedup(ctx, b.dir)
 	if err != nil {
-		return nil, err
-	}
-	with, err := os.Executable()
-	if err != nil {
-		return nil, err
+		return err
 	}
 	turns, duration := dedupTurns, min(b.o.duration, 1500*time.Millisecond)
 	if duration < time.Second { // does it run?
 		turns = 1
 	}
-	rows := []string{"engine/1", "engine/256"}
+	const rows = "^engine/(1|256)$"
 	pairs, err := comparePairs(turns, func(side int) (map[string]harness.Values, error) {
-		return runRows(ctx, []string{without, with}[side], "^("+strings.Join(rows, "|")+")$", duration, b.dir)
+		return runRows(ctx, []string{without, "/proc/self/exe"}[side], rows, duration, b.dir)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, row := range rows {
-		p := pairs[row]
-		name := strings.TrimPrefix(row, "engine")
-		off := harness.Line{"row": "dedup-off" + name, "verdict": ""}.With(harness.Medians(p[0]))
-		on := harness.Line{"row": "dedup-on" + name}.With(harness.Medians(p[1]))
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		p, workers := pairs[name], strings.TrimPrefix(name, "engine")
+		off := harness.Line{"row": "dedup-off" + workers}.With(harness.Medians(p[0]))
+		on := harness.Line{"row": "dedup-on" + workers}.With(harness.Medians(p[1]))
 		speed, latency := harness.Median(p.ratios("throughput_per_s")), harness.Median(p.ratios("p50_ms"))
 		processor := harness.Median(p.ratios("client_cpu_us_per_write"))
 		on["must_reach"] = dedupSpeed * off["throughput_per_s"].(float64)
 		on["verdict"] = fmt.Sprintf("%s: %.3f of the rate, %.3f of p50, %.3f of the processor time",
 			verdict(speed >= dedupSpeed && latency <= dedupLatency), speed, latency, processor)
-		lines = append(lines, off, on)
+		if err := b.tell(off, on); err != nil {
+			return err
+		}
 	}
-	return lines, nil
+	return nil
 }

@@ -25,22 +25,17 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// gatewayConnections are the rows of `bench gateway`.
-var gatewayConnections = []int{1, 16, 64, 256}
-
 const (
 	gatewayRounds = 5
 	// mostLogCommands is what a fresh key may put into the log: a reservation and its completion.
 	mostLogCommands = 2
 )
 
-func gatewayRows() []row {
-	var rows []row
-	for _, n := range gatewayConnections {
-		rows = append(rows, row{fmt.Sprintf("gateway/%d", n),
-			func(ctx context.Context, b *bed) ([]harness.Line, error) {
-				return measureGateway(ctx, b, n)
-			}})
+func gatewayRows(*options) (rows []row) {
+	for _, n := range []int{1, 16, 64, 256} {
+		rows = append(rows, row{fmt.Sprintf("gateway/%d", n), func(ctx context.Context, b *bed) error {
+			return measureGateway(ctx, b, n)
+		}})
 	}
 	return rows
 }
@@ -95,22 +90,22 @@ const (
 
 // gatewayRun is the processes of one row.
 type gatewayRun struct {
-	urls    [4]string // by side
-	clients [4]*http.Client
-	fresh   atomic.Int64 // keys that were new
-	keys    []int64      // the last key of each worker; its replays have key 0
+	urls   [4]string // by side
+	client http.Client
+	fresh  atomic.Int64 // keys that were new
+	keys   []int64      // the last key of each worker; its replays have key 0
 }
 
 // measureGateway measures seqledger gateway with its own ledger, a bare proxy and the bare service in turns.
-func measureGateway(ctx context.Context, b *bed, connections int) ([]harness.Line, error) {
+func measureGateway(ctx context.Context, b *bed, connections int) error {
 	g := &gatewayRun{keys: make([]int64, connections)}
 	gateway, pids, err := g.start(ctx, b, connections)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	before, err := ledgerIndex(ctx, filepath.Join(b.dir, "empty"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var rounds [4][]harness.Values
 	err = harness.Turns(scaled(b.o, gatewayRounds), len(gatewaySides), func(_, side int) error {
@@ -122,13 +117,13 @@ func measureGateway(ctx context.Context, b *bed, connections int) ([]harness.Lin
 		return err
 	})
 	if err := errors.Join(err, gateway.Stop()); err != nil {
-		return nil, err
+		return err
 	}
 	after, err := ledgerIndex(ctx, b.data())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return gatewayFindings(rounds, float64(after-before)/float64(g.fresh.Load())), nil
+	return b.tell(gatewayFindings(rounds, float64(after-before)/float64(g.fresh.Load()))...)
 }
 
 // gatewayFindings holds the rounds of the four sides against the targets.
@@ -189,14 +184,7 @@ func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gatewa
 		return nil, nil, fmt.Errorf("seqledger gateway said %q: %w", line, err)
 	}
 	g.urls[sideFresh], g.urls[sideReplays] = "http://"+ready.Address, "http://"+ready.Address
-	for i := range g.clients {
-		transport := &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}
-		g.clients[i] = &http.Client{Transport: transport}
-		b.later(func() error {
-			transport.CloseIdleConnections()
-			return nil
-		})
-	}
+	g.client.Transport = &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}
 	for worker := range connections { // what the replays repeat
 		if err := g.send(ctx, sideFresh, worker, 0); err != nil {
 			return nil, nil, err
@@ -228,7 +216,7 @@ func (g *gatewayRun) send(ctx context.Context, side, worker int, key int64) erro
 	if side == sideFresh {
 		g.fresh.Add(1)
 	}
-	response, err := g.clients[side].Do(r)
+	response, err := g.client.Do(r)
 	if err != nil {
 		return err
 	}

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The four sides are measured, every answer is what it must be, and a fresh key costs two commands.
@@ -17,13 +17,9 @@ func TestGatewayMeasures(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds seqledger, which make test-long has")
 	}
-	var lines []harness.Line
 	o := quickOptions(t)
 	o.fraction = quickFraction
-	must.Do(t, onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
-		lines, err = measureGateway(ctx, b, 2)
-		return err
-	}))
+	lines := measured(t, o, func(ctx context.Context, b *bed) error { return measureGateway(ctx, b, 2) })
 	if last := lines[len(lines)-1]; last["value"] != "2.00" || last["verdict"] != "reached" {
 		t.Errorf("want two commands for a fresh key, got %v", last)
 	}
@@ -62,8 +58,8 @@ func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		released := 0
-		text, err := hold(ctx, 4, 4, func(life context.Context, i int) (func(), error) {
+		var released atomic.Int32
+		text, err := hold(ctx, 4, func(life context.Context, i int) (func(), error) {
 			switch i {
 			case 2:
 				return nil, errors.New("refused")
@@ -75,11 +71,11 @@ func TestHold(t *testing.T) {
 				if ctx.Err() == nil {
 					t.Error("released before the end")
 				}
-				released++
+				released.Add(1)
 			}, nil
 		})
-		if want := "2 of 4 opened"; err != nil || text != want || released != 2 {
-			t.Errorf("want %q, got %q, %d released, %v", want, text, released, err)
+		if want := "2 of 4 opened"; err != nil || text != want || released.Load() != 2 {
+			t.Errorf("want %q, got %q, %d released, %v", want, text, released.Load(), err)
 		}
 	})
 }

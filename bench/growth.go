@@ -3,109 +3,24 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"strings"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
-
-// growthOptions are the flags of bench growth.
-type growthOptions struct {
-	streams  []int
-	marks    []time.Duration // of load, ascending
-	rate     int             // of the load, in writes a second
-	duration time.Duration   // of one measurement of writes, and of one of retries
-	dir      string
-	json     string
-}
-
-// growthReport is what -json writes. The names of its values have their units.
-type growthReport struct {
-	Machine string           `json:"machine"`
-	Date    string           `json:"date"`
-	Streams []harness.Values `json:"streams"` // costs, by number of streams
-	Load    []harness.Values `json:"load"`    // one for each minute of steady load
-	Marks   []harness.Values `json:"marks"`   // costs after so much load
-}
-
-// costs formats the values of measure.
-const costs = "write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), " +
-	"open %.3f s, checkpoint %.3f s"
-
-func sayCosts(v harness.Values) string {
-	return fmt.Sprintf(costs, v["write_us"], v["write_p99_ms"], v["write_cpu_us"], v["replay_us"], v["replay_cpu_us"],
-		100*v["replay_cached"], v["open_s"], v["checkpoint_s"])
-}
-
-// growth measures how costs grow with time and with the number of streams.
-func growth(ctx context.Context, arguments []string, stdout io.Writer) error {
-	o, err := growthFlags(arguments)
-	if err != nil {
-		return err
-	}
-	report := &growthReport{Machine: harness.Machine(), Date: time.Now().UTC().Format(time.RFC3339)}
-	if len(o.marks) > 0 {
-		if err := growLoad(ctx, o, report, stdout); err != nil {
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
-	for _, n := range o.streams {
-		p, err := growStreams(ctx, o, n)
-		if err != nil {
-			return fmt.Errorf("%d streams: %w", n, errors.Join(err, context.Cause(ctx)))
-		}
-		report.Streams = append(report.Streams, p)
-		_, err = fmt.Fprintf(stdout, "%9d streams: %s; disk %.0f B a stream, memory %.0f MiB, %.0f MiB just opened\n",
-			n, sayCosts(p), p["bytes_per_stream"], p["memory_bytes"]/(1<<20), p["memory_open_bytes"]/(1<<20))
-		if err != nil {
-			return err
-		}
-	}
-	if o.json == "" {
-		return nil
-	}
-	return harness.WriteJSON(o.json, report)
-}
-
-func growthFlags(arguments []string) (*growthOptions, error) {
-	var o growthOptions
-	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
-	streams := flags.String("streams", "10000,100000,1000000", "numbers of streams, separated by commas")
-	marks := flags.String("marks", "1m,10m,60m", "measure the costs after this much load, separated by commas")
-	flags.IntVar(&o.rate, "rate", 1000, "writes a second of the load")
-	flags.DurationVar(&o.duration, "duration", 3*time.Second, "length of each round of writes and of retries")
-	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
-	flags.StringVar(&o.json, "json", "", "write the report to this file")
-	if err := flags.Parse(arguments); err != nil {
-		return nil, err
-	}
-	var err error
-	if o.streams, err = harness.Numbers("-streams", *streams, growthWriters); err != nil {
-		return nil, err
-	}
-	var last time.Duration
-	for field := range strings.SplitSeq(*marks, ",") {
-		mark, err := time.ParseDuration(field)
-		if field == "" {
-			continue
-		}
-		if err != nil || mark <= last {
-			return nil, fmt.Errorf("-marks: %q is not a duration, such as 10m, longer than the one before", field)
-		}
-		o.marks, last = append(o.marks, mark), mark
-	}
-	if len(o.streams)+len(o.marks) == 0 {
-		return nil, errors.New("-streams and -marks are both empty: nothing to measure")
-	}
-	if o.rate <= 0 || o.duration <= 0 || flags.NArg() > 0 {
-		return nil, errors.New("growth takes only flags, and -rate and -duration must be more than 0; see -help")
-	}
-	return &o, nil
-}
 
 const (
 	growthWriters = 256    // write at once
@@ -113,46 +28,118 @@ const (
 	costRounds    = 3      // the median of which is a cost
 )
 
-// growLoad writes at a steady rate and measures the costs at the marks.
-func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdout io.Writer) error {
-	return withCrowd(ctx, o, steadyStreams, func(ctx context.Context, c *crowd) error {
-		loaded, writes := time.Duration(0), float64(steadyStreams)
-		for _, mark := range o.marks {
-			for loaded < mark {
-				length := min(time.Minute, mark-loaded)
-				measured, err := load.Run(ctx, load.Load{
-					Workers: growthWriters, Duration: length, Rate: float64(o.rate),
-				}, func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
-				if err != nil {
-					return err
-				}
-				loaded += length
-				writes += float64(measured.Operations)
-				p := harness.Values{
-					"minutes": loaded.Minutes(), "writes": writes, "writes_per_s": measured.PerSecond(),
-					"unserved": float64(measured.Unserved), "p50_ms": measured.Latency.Milliseconds(50),
-					"p99_ms": measured.Latency.Milliseconds(99), "memory_bytes": c.memory(),
-				}
-				if err := c.sizes(p); err != nil {
-					return err
-				}
-				report.Load = append(report.Load, p)
-				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, "+
-					"%.0f not begun, state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n",
-					p["minutes"], p["writes"],
-					p["writes_per_s"], p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20),
-					p["block_bytes"]/(1<<20), p["log_bytes"]/(1<<20), p["memory_bytes"]/(1<<20))
-				if err != nil {
-					return err
-				}
+// growthColumns are costs, then what the load saw since the mark before, and sizes.
+var growthColumns = harness.Columns{
+	{Head: "row", Name: "row", Width: -16},
+	{Head: "write µs", Name: "write_us", Width: 8, Format: "%.1f"},
+	{Head: "p99 ms", Name: "write_p99_ms", Width: 6, Format: "%.1f"},
+	{Head: "CPU µs", Name: "write_cpu_us", Width: 6, Format: "%.1f"},
+	{Head: "retry µs", Name: "retry_us", Width: 8, Format: "%.1f"},
+	{Head: "CPU µs", Name: "retry_cpu_us", Width: 6, Format: "%.1f"},
+	{Head: "open s", Name: "open_s", Width: 6, Format: "%.3f"},
+	{Head: "checkpoint s", Name: "checkpoint_s", Width: 12, Format: "%.3f"},
+	{Head: "load/s", Name: "throughput_per_s", Width: 6, Format: ","},
+	{Head: "p50 ms", Name: "p50_ms", Width: 6, Format: "%.2f"},
+	{Head: "p99 ms", Name: "p99_ms", Width: 6, Format: "%.2f"},
+	{Head: "unserved", Name: "unserved", Width: 8, Format: ","},
+	{Head: "writes", Name: "writes", Width: 10, Format: ","},
+	{Head: "state MiB", Name: "state_mib", Width: 9, Format: ","},
+	{Head: "blocks MiB", Name: "blocks_mib", Width: 10, Format: ","},
+	{Head: "log MiB", Name: "log_mib", Width: 7, Format: ","},
+	{Head: "memory MiB", Name: "memory_mib", Width: 10, Format: ","},
+	{Head: "just opened", Name: "opened_mib", Width: 11, Format: ","},
+}
+
+// growthRows measure how costs grow with time and with the number of streams.
+func growthRows(o *options) (rows []row) {
+	if len(o.marks) > 0 {
+		rows = append(rows, row{"load", growLoad})
+	}
+	for _, n := range o.streams {
+		rows = append(rows, row{fmt.Sprintf("streams/%d", n), func(ctx context.Context, b *bed) error {
+			return growStreams(ctx, b, max(growthWriters, scaled(b.o, n)))
+		}})
+	}
+	return rows
+}
+
+// growLoad writes at a steady rate and measures the costs at the marks, on a copy, because that writes more than
+// minutes of load.
+func growLoad(ctx context.Context, b *bed) error {
+	c, err := newCrowd(ctx, b, steadyStreams)
+	if err != nil {
+		return err
+	}
+	loaded, writes := time.Duration(0), float64(steadyStreams)
+	for _, mark := range b.o.marks {
+		mark = scaledTime(b.o, mark)
+		measured, err := load.Run(ctx, load.Load{Workers: growthWriters, Duration: mark - loaded, Rate: b.o.rate},
+			func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
+		if err != nil {
+			return err
+		}
+		loaded = mark
+		writes += float64(measured.Operations)
+		line := harness.Line{
+			"row": fmt.Sprint("load/", mark), "writes": writes, "unserved": float64(measured.Unserved),
+			"memory_mib": c.memory(),
+		}.With(measured.Values())
+		if err := errors.Join(c.close(), c.sizes(line)); err != nil {
+			return err
+		}
+		err = c.copied(func(copied *crowd) error {
+			if err := copied.open(ctx); err != nil {
+				return err
 			}
-			p := harness.Values{"minutes": loaded.Minutes(), "writes": writes}
-			if err := c.mark(ctx, o, p); err != nil {
-				return fmt.Errorf("after %v of load: %w", mark, err)
-			}
-			report.Marks = append(report.Marks, p)
-			if _, err := fmt.Fprintf(stdout, "%6.2f min: %s; state %.0f MiB, %.0f B of blocks a write\n", p["minutes"],
-				sayCosts(p), p["state_bytes"]/(1<<20), p["block_bytes"]/writes); err != nil {
+			costs, err := copied.costs(ctx, b.o)
+			return errors.Join(err, b.tell(line.With(costs)))
+		})
+		if err := errors.Join(err, c.open(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// growStreams measures a ledger with a number of streams.
+func growStreams(ctx context.Context, b *bed, streams int) error {
+	c, err := newCrowd(ctx, b, streams)
+	if err != nil {
+		return err
+	}
+	line := harness.Line{"memory_mib": c.memory(), "writes": float64(streams)}
+	if err := errors.Join(c.close(), c.sizes(line), c.open(ctx)); err != nil {
+		return err
+	}
+	line["opened_mib"] = c.memory()
+	costs, err := c.costs(ctx, b.o)
+	return errors.Join(err, b.tell(line.With(costs)))
+}
+
+// crowd is a ledger with many streams, divided among the writers.
+type crowd struct {
+	ledger    *ledger.Ledger // nil while it is closed
+	dir       string
+	config    machine.Config
+	sequences []uint32 // by stream; each belongs to one writer
+	random    []*rand.Rand
+}
+
+// newCrowd makes a ledger with a number of streams of one write each.
+func newCrowd(ctx context.Context, b *bed, streams int) (*crowd, error) {
+	config := machine.DefaultConfig()
+	config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
+	c := &crowd{dir: b.data(), config: config, sequences: make([]uint32, streams)}
+	if err := c.open(ctx); err != nil {
+		return nil, err
+	}
+	b.later(c.close)
+	for i := range growthWriters {
+		c.random = append(c.random, rand.New(rand.NewPCG(uint64(i), 1)))
+	}
+	return c, each(ctx, growthWriters, func(ctx context.Context, worker int) error {
+		for stream := worker; stream < streams; stream += growthWriters {
+			if err := c.write(ctx, stream); err != nil {
 				return err
 			}
 		}
@@ -160,76 +147,81 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 	})
 }
 
-// mark measures the costs on a copy while the load pauses, because measuring writes more than minutes of load.
-func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) error {
-	if err := errors.Join(c.close(), c.sizes(p)); err != nil {
+func (c *crowd) open(ctx context.Context) (err error) {
+	c.ledger, err = ledger.Open(ctx, ledger.Options{Dir: c.dir, Config: c.config,
+		Logger: slog.New(slog.DiscardHandler)})
+	return err
+}
+
+// close closes the ledger if it is open.
+func (c *crowd) close() error {
+	if c.ledger == nil {
+		return nil
+	}
+	ended := c.ledger
+	c.ledger = nil
+	return ended.Close()
+}
+
+// copied calls do with a copy of a closed crowd, which is removed afterwards.
+func (c *crowd) copied(do func(*crowd) error) (err error) {
+	other := &crowd{dir: c.dir + "-copy", config: c.config, sequences: slices.Clone(c.sequences), random: c.random}
+	defer func() { err = errors.Join(err, other.close(), os.RemoveAll(other.dir)) }()
+	if err := os.CopyFS(other.dir, os.DirFS(c.dir)); err != nil {
 		return err
 	}
-	err := c.copied(func(copied *crowd) error {
-		if err := copied.open(ctx); err != nil {
-			return err
-		}
-		return copied.measure(ctx, o, p)
-	})
-	return errors.Join(err, c.open(ctx))
+	syscall.Sync() // or writing the copy would disturb the measurement
+	return do(other)
 }
 
-// growStreams measures a ledger with a number of streams.
-func growStreams(ctx context.Context, o *growthOptions, streams int) (p harness.Values, err error) {
-	err = withCrowd(ctx, o, streams, func(ctx context.Context, c *crowd) (err error) {
-		p = harness.Values{"streams": float64(streams), "memory_bytes": c.memory()}
-		if p["disk_bytes"], err = heldBytes(c.dir); err != nil {
-			return err
-		}
-		p["bytes_per_stream"] = p["disk_bytes"] / float64(streams)
-		if err := errors.Join(c.close(), c.open(ctx)); err != nil {
-			return err
-		}
-		p["memory_open_bytes"] = c.memory()
-		return c.measure(ctx, o, p)
-	})
-	return p, err
+// pick returns any stream of a writer's share.
+func (c *crowd) pick(worker int) int {
+	share := (len(c.sequences) - worker + growthWriters - 1) / growthWriters
+	return worker + growthWriters*c.random[worker].IntN(share)
 }
 
-// measure adds the costs of an open crowd, in medians, and leaves it closed.
-func (c *crowd) measure(ctx context.Context, o *growthOptions, p harness.Values) error {
+// write makes the next write of a stream.
+func (c *crowd) write(ctx context.Context, stream int) error {
+	c.sequences[stream]++
+	return c.last(ctx, stream, machine.Committed)
+}
+
+// last submits the last write of a stream, for the first time or again.
+func (c *crowd) last(ctx context.Context, stream int, want machine.Code) error {
+	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, uint64(c.sequences[stream])))
+	return decided(out, err, want)
+}
+
+// costs measures an open crowd, in medians.
+func (c *crowd) costs(ctx context.Context, o *options) (harness.Values, error) {
 	rounds := make([]harness.Values, costRounds)
 	for i := range rounds {
 		rounds[i] = harness.Values{}
-		if err := errors.Join(c.speeds(ctx, o, rounds[i]), c.reopen(ctx, rounds[i])); err != nil {
-			return err
+		for _, kind := range []struct {
+			name string
+			do   func(ctx context.Context, stream int) error
+		}{
+			{"write", c.write},
+			{"retry", func(ctx context.Context, stream int) error { return c.last(ctx, stream, machine.Replayed) }},
+		} {
+			// The time for one by throughput, and the processor time of the whole process, checkpoints included.
+			measured, err := load.RunSome(ctx, load.Load{
+				Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration, Meter: harness.Usage(c.dir),
+			}, func(ctx context.Context, worker int) error { return kind.do(ctx, c.pick(worker)) })
+			if err != nil {
+				return nil, err
+			}
+			v := measured.Values()
+			maps.Copy(rounds[i], harness.Values{
+				kind.name + "_us": 1e6 / measured.PerSecond(), kind.name + "_p99_ms": v["p99_ms"],
+				kind.name + "_cpu_us": v["client_cpu_us_per_write"],
+			})
+		}
+		if err := c.reopen(ctx, rounds[i]); err != nil {
+			return nil, err
 		}
 	}
-	for name, value := range harness.Medians(rounds) {
-		p[name] = value
-	}
-	return c.close()
-}
-
-// speeds measures writes and replays of 256 writers over all streams: the time for one by throughput, and the
-// processor time of the whole process, checkpoints included.
-func (c *crowd) speeds(ctx context.Context, o *growthOptions, p harness.Values) error {
-	measure := func(name string, do func(ctx context.Context, stream int) error) error {
-		measured, err := load.RunSome(ctx, load.Load{
-			Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration, Meter: harness.Usage(c.dir),
-		}, func(ctx context.Context, worker int) error { return do(ctx, c.pick(worker)) })
-		if err != nil {
-			return err
-		}
-		v := measured.Values()
-		p[name+"_us"], p[name+"_p99_ms"] = 1e6/measured.PerSecond(), v["p99_ms"]
-		p[name+"_cpu_us"] = v["client_cpu_us_per_write"]
-		return nil
-	}
-	if err := measure("write", c.write); err != nil {
-		return err
-	}
-	before := c.ledger.Stats()
-	err := measure("replay", c.replay)
-	after := c.ledger.Stats()
-	hits, misses := after.CacheHits-before.CacheHits, after.CacheMisses-before.CacheMisses
-	p["replay_cached"] = float64(hits) / float64(max(1, hits+misses))
-	return err
+	return harness.Medians(rounds), nil
 }
 
 // reopen measures a clean stop after 1,000 changed streams and the next start.
@@ -238,8 +230,7 @@ func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
 	if err := errors.Join(c.close(), c.open(ctx)); err != nil {
 		return err
 	}
-	const changed = 1000
-	for i := range min(changed, len(c.sequences)) {
+	for i := range min(1000, len(c.sequences)) {
 		if err := c.write(ctx, c.pick(i%growthWriters)); err != nil {
 			return err
 		}
@@ -248,9 +239,36 @@ func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
 	if err := c.close(); err != nil {
 		return err
 	}
-	p["checkpoint_s"] = time.Since(began).Seconds()
-	began = time.Now()
+	stopped := time.Now()
 	err := c.open(ctx)
-	p["open_s"] = time.Since(began).Seconds()
+	p["checkpoint_s"], p["open_s"] = stopped.Sub(began).Seconds(), time.Since(stopped).Seconds()
 	return err
+}
+
+// memory returns the mebibytes of the heap in use, without those of the crowd itself.
+func (c *crowd) memory() float64 {
+	// Twice, because a sync.Pool survives the first collection.
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(int64(m.HeapAlloc)-int64(len(c.sequences))*int64(unsafe.Sizeof(c.sequences[0]))) / (1 << 20)
+}
+
+// sizes adds what the state file, the block files and the log of a closed crowd take of the disk.
+func (c *crowd) sizes(line harness.Line) error {
+	for name, path := range map[string]string{"state_mib": "state.db", "blocks_mib": "blocks", "log_mib": "log"} {
+		blocks := int64(0)
+		err := filepath.WalkDir(filepath.Join(c.dir, path), func(path string, _ fs.DirEntry, err error) error {
+			var info syscall.Stat_t
+			err = errors.Join(err, syscall.Stat(path, &info))
+			blocks += info.Blocks
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		line[name] = float64(blocks*512) / (1 << 20)
+	}
+	return nil
 }

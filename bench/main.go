@@ -1,20 +1,5 @@
-// Command bench measures a ledger on this machine and prints a table.
-//
-//	go run ./bench                     # everything, about five minutes
-//	go run ./bench -only stream -duration 10s
-//	go run ./bench -quick              # a fraction of a second each: does it run?
-//	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
-//	go run ./bench abuse               # hostile clients, about half an hour
-//	go run ./bench abuse -fraction 0.1 -json out.json
-//	go run ./bench check               # against an older revision, pair by pair
-//	go run ./bench allocs              # allocations per write against allocs.json
-//	go run ./bench growth              # how costs grow with streams and with time
-//	go run ./bench chaos               # a cluster of real processes under faults, checked
-//
-// The engine is measured in this process. The server runs as a process of its
-// own, started from the same binary, and client and server share the machine's
-// cores. Every write is acknowledged after its fsync. README.md beside this file
-// has the method and the results.
+// Command bench measures a ledger on this machine and prints tables. README.md beside this file has its kinds, how they
+// measure, and where the results are.
 package main
 
 import (
@@ -26,12 +11,14 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/chaos"
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // options are the flags.
@@ -40,13 +27,14 @@ type options struct {
 	warmup   time.Duration
 	only     *regexp.Regexp
 	dir      string // below which data directories are made
-	markdown bool
 	profile  string
 	json     string
-	// fraction of the full size, for abuse and gateway.
+	// fraction of the full size, for abuse, allocs, gateway and growth.
 	fraction float64
-	// checkpointBytes is ledger.Options.CheckpointBytes of the servers.
-	checkpointBytes int64
+	// Of growth: numbers of streams, and lengths of a load of so many writes a second, in order.
+	streams []int
+	marks   []time.Duration
+	rate    float64
 }
 
 func main() {
@@ -59,31 +47,32 @@ func main() {
 	}
 }
 
-// commands are the other kinds of measurements.
+// commands are kinds of measurements that are no tables.
 var commands = map[string]func(ctx context.Context, arguments []string, stdout io.Writer) error{
-	"allocs": checkAllocs,
-	"check":  check,
-	"growth": growth,
-	"chaos":  chaos.Run,
+	"check": check,
+	"chaos": chaos.Run,
 }
 
 // table has rows, which are measured one after the other, and the columns of its output.
 type table struct {
 	title   string
-	columns []harness.Column
-	rows    func() []row
+	columns harness.Columns
+	rows    func(o *options) []row
+	failure string // the error when a target is missed; empty: it is none
 }
 
-// row is one or more lines of a table, measured on one bed.
+// row is one or more lines of a table, which are measured on one bed and told to it.
 type row struct {
 	name    string
-	measure func(ctx context.Context, b *bed) ([]harness.Line, error)
+	measure func(ctx context.Context, b *bed) error
 }
 
 var tables = map[string]table{
-	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows},
-	"abuse":   {"abuse", findingColumns, abuseRows},
-	"gateway": {"gateway", findingColumns, gatewayRows},
+	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows, ""},
+	"abuse":   {"abuse", findingColumns, abuseRows, ""},
+	"allocs":  {"allocs", allocColumns, allocRows, allocsFailure},
+	"gateway": {"gateway", findingColumns, gatewayRows, ""},
+	"growth":  {"growth", growthColumns, growthRows, ""},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -100,39 +89,39 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 			"check, or nothing for the table of rates", kind)
 	}
 	var o options
-	var s serverOptions
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "measure for a fraction of a second: does it run?")
 	only := flags.String("only", "", "measure the rows whose name matches this regular expression")
 	upstream := flags.String("relay", "", "be a bare proxy before this service (used by bench itself)")
 	attack := flags.Bool("attack", false, "be a bad tenant (used by bench itself)")
-	s.flags(flags)
+	serveDir := flags.String("serve", "", "serve a ledger in this directory (used by bench itself)")
+	authFile := flags.String("auth", "", "with -serve: the auth file (used by bench itself)")
 	flags.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flags.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary "+
 		"directory)")
-	flags.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flags.StringVar(&o.profile, "profile", "", "write CPU profiles (of the server, too) with this prefix")
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
-	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
-		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flags.Float64Var(&o.fraction, "fraction", 1, "abuse and gateway: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "of the full size, where that is not a duration")
+	streams := flags.String("streams", "10000,100000,1000000", "growth: numbers of streams, separated by commas")
+	marks := flags.String("marks", "1m,10m,60m", "growth: measure after this much load, separated by commas")
+	flags.Float64Var(&o.rate, "rate", 1000, "growth: writes a second of the load")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	if flags.NArg() > 0 {
+	switch {
+	case flags.NArg() > 0:
 		return fmt.Errorf("unknown argument %q; see -help", flags.Arg(0))
-	}
-	if *attack {
+	case *attack:
 		return runAttack(ctx, os.Stdin, stdout)
-	}
-	if *upstream != "" {
+	case *upstream != "":
 		return relay(ctx, *upstream)
-	}
-	if s.dir != "" {
-		return s.serve(ctx, &o)
+	case *serveDir != "":
+		ctx, stop := process.UntilStdinEnds(ctx)
+		defer stop()
+		return serve(ctx, &o, *serveDir, *authFile)
 	}
 	o.warmup = time.Second
 	if *quick {
@@ -142,8 +131,19 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	if o.fraction <= 0 {
-		return errors.New("-fraction must be more than 0")
+	if o.streams, err = harness.Numbers("-streams", *streams, growthWriters); err != nil {
+		return err
+	}
+	for field := range strings.FieldsFuncSeq(*marks, func(r rune) bool { return r == ',' }) {
+		mark, err := time.ParseDuration(field)
+		if err != nil {
+			return fmt.Errorf("-marks: %w", err)
+		}
+		o.marks = append(o.marks, mark)
+	}
+	slices.Sort(o.marks)
+	if o.fraction <= 0 || o.rate <= 0 {
+		return errors.New("-fraction and -rate must be more than 0")
 	}
 	return t.measure(ctx, kind, &o, stdout)
 }
@@ -151,51 +151,54 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 // quickFraction makes the large rows small enough for CI.
 const quickFraction = 0.005
 
-// measure runs the rows one after another. It prints each at once, because a run takes long, and
-// writes a report if the flag names a file.
+// measure runs the rows one after another. It prints each line at once, because a run takes long, and writes a report
+// if the flag names a file.
 func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.Writer) error {
 	report := harness.NewReport()
 	report["kind"], report["fraction"] = kind, o.fraction
-	shown := &harness.Table{Columns: t.columns, Markdown: o.markdown}
 	if _, err := fmt.Fprintf(stdout, "%s: %s at %s, %s, %g of the full size\n\n%s", t.title, report["date"],
-		report["commit"], report["machine"], o.fraction, shown.Head()); err != nil {
+		report["commit"], report["machine"], o.fraction, t.columns.Head()); err != nil {
 		return err
 	}
 	var findings []harness.Line
-	for _, r := range t.rows() {
+	var missed []string
+	for _, r := range t.rows(o) {
 		if !o.only.MatchString(r.name) {
 			continue
 		}
-		var lines []harness.Line
-		err := onBed(ctx, o, func(ctx context.Context, b *bed) (err error) {
-			lines, err = r.measure(ctx, b)
-			return err
-		})
-		if err != nil {
+		tell := func(lines ...harness.Line) error {
+			for _, l := range lines {
+				if l["row"] == nil {
+					l["row"] = r.name
+				}
+				if l["verdict"] == verdict(false) {
+					missed = append(missed, r.name)
+				}
+				if _, err := io.WriteString(stdout, t.columns.Line(l)); err != nil {
+					return err
+				}
+			}
+			findings = append(findings, lines...)
+			return nil
+		}
+		if err := onBed(ctx, o, tell, r.measure); err != nil {
 			return fmt.Errorf("%s: %w", r.name, errors.Join(err, context.Cause(ctx)))
 		}
-		for _, l := range lines {
-			if l["row"] == nil {
-				l["row"] = r.name
-			}
-			if _, err := io.WriteString(stdout, shown.Line(l)); err != nil {
-				return err
-			}
-		}
-		findings = append(findings, lines...)
-	}
-	if len(findings) == 0 {
-		return errors.New("-only matches no row")
-	}
-	if o.json == "" {
-		return nil
 	}
 	report["findings"] = findings
+	switch {
+	case len(findings) == 0:
+		return errors.New("-only matches no row")
+	case len(missed) > 0 && t.failure != "":
+		return fmt.Errorf("%s: %s", strings.Join(missed, ", "), t.failure)
+	case o.json == "":
+		return nil
+	}
 	return harness.WriteJSON(o.json, report)
 }
 
 // findingColumns are those of tables whose lines are one finding each.
-var findingColumns = []harness.Column{
+var findingColumns = harness.Columns{
 	{Head: "row", Name: "row", Width: -28},
 	{Head: "measure", Name: "measure", Width: -46},
 	{Head: "value", Name: "value", Width: 18},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/load"
@@ -24,7 +25,7 @@ const payloadBytes = 128
 var zeros [payloadBytes]byte
 
 // rateColumns are those of the table of rates. bench check reads the first two.
-var rateColumns = []harness.Column{
+var rateColumns = harness.Columns{
 	{Head: "row", Name: "row", Width: -14},
 	{Head: "per second", Name: "throughput_per_s", Width: 11, Format: ","},
 	{Head: "must reach", Name: "must_reach", Width: 11, Format: ","},
@@ -63,22 +64,21 @@ var rates = []rate{
 		targets: map[int]float64{1: 1_500, 64: 11_000, 256: 15_000}},
 }
 
-func rateRows() []row {
+func rateRows(*options) []row {
 	var rows []row
 	for _, r := range rates {
 		for _, n := range r.workers {
-			rows = append(rows, row{fmt.Sprintf("%s/%d", r.kind, n),
-				func(ctx context.Context, b *bed) ([]harness.Line, error) {
-					measured, err := r.measure(ctx, b, n)
-					if err != nil {
-						return nil, err
-					}
-					line := harness.Line{"verdict": ""}.With(measured.Values())
-					if target := r.targets[n]; target > 0 {
-						line["must_reach"], line["verdict"] = target, verdict(measured.PerSecond() >= target)
-					}
-					return []harness.Line{line}, nil
-				}})
+			rows = append(rows, row{fmt.Sprintf("%s/%d", r.kind, n), func(ctx context.Context, b *bed) error {
+				measured, err := r.measure(ctx, b, n)
+				if err != nil {
+					return err
+				}
+				line := harness.Line{}.With(measured.Values())
+				if target := r.targets[n]; target > 0 {
+					line["must_reach"], line["verdict"] = target, verdict(measured.PerSecond() >= target)
+				}
+				return b.tell(line)
+			}})
 		}
 	}
 	return append(rows, row{"dedup-off", measureDedup})
@@ -208,20 +208,6 @@ func keyedPairs(_ context.Context, b *bed, workers int) (load.Operation, error) 
 	}, nil
 }
 
-func operation() *seqledgerv1.Operation { return appendOf(zeros[:]) }
-
-func appendOf(payload []byte) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
-		Append: &seqledgerv1.Append{Payload: payload},
-	}}
-}
-
-func setValue(key string, value []byte) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{
-		SetEntity: &seqledgerv1.SetEntity{Key: key, Value: value},
-	}}
-}
-
 var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 // streamWrites has one Writer for each worker, all over one connection.
@@ -237,7 +223,7 @@ func streamWrites(ctx context.Context, b *bed, workers int) (load.Operation, err
 			return nil, err
 		}
 	}
-	payload := operation()
+	payload := op.Append(zeros[:])
 	return func(ctx context.Context, i int) error {
 		_, err := writers[i].Write(ctx, payload)
 		return err
@@ -256,7 +242,7 @@ func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operati
 		for i := range requests {
 			requests[i] = &seqledgerv1.WriteRequest{
 				Scope: benchScope, ClientId: fmt.Sprint("client-", i),
-				Operations: []*seqledgerv1.Operation{operation()},
+				Operations: []*seqledgerv1.Operation{op.Append(zeros[:])},
 			}
 			advance(requests[i])
 		}

@@ -29,15 +29,16 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		"an unknown flag":    {[]string{"-fast"}, "-fast"},
 		"no expression":      {[]string{"-only", "("}, "-only"},
 		"no row":             {[]string{"-only", "^no such row$"}, "-only matches no row"},
-		"nothing of it":      {[]string{"gateway", "-fraction", "0"}, "-fraction must be more than 0"},
-		"less than nothing":  {[]string{"abuse", "-fraction", "-1"}, "-fraction must be more than 0"},
+		"nothing of it":      {[]string{"gateway", "-fraction", "0"}, "-fraction and -rate must be more than 0"},
+		"less than nothing":  {[]string{"abuse", "-fraction", "-1"}, "-fraction and -rate must be more than 0"},
 		"no duration":        {[]string{"-duration", "long"}, "-duration"},
 		"check, an argument": {[]string{"check", "main"}, "check takes flags alone"},
 		"check, no pairs":    {[]string{"check", "-pairs", "0"}, "-pairs must be at least 1"},
 		"check, a revision":  {[]string{"check", "-baseline", "no such revision"}, "-baseline names another"},
-		"growth, no rate":    {[]string{"growth", "-rate", "0"}, "-rate"},
-		"growth, nothing":    {[]string{"growth", "-streams", "", "-marks", ""}, "both empty"},
-		"allocs, a flag":     {[]string{"allocs", "-write"}, "-write"},
+		"growth, no rate":    {[]string{"growth", "-rate", "0"}, "-fraction and -rate"},
+		"growth, nothing":    {[]string{"growth", "-streams", "", "-marks", ""}, "-only matches no row"},
+		"growth, too few":    {[]string{"growth", "-streams", "1"}, "-streams"},
+		"growth, no mark":    {[]string{"growth", "-marks", "1s,soon"}, "-marks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +74,7 @@ func TestABedIsRemoved(t *testing.T) {
 	o := quickOptions(t)
 	broken, unclosed := errors.New("broken"), errors.New("unclosed")
 	var order []int
-	err := onBed(t.Context(), o, func(_ context.Context, b *bed) error {
+	err := onBed(t.Context(), o, nil, func(_ context.Context, b *bed) error {
 		for i := range 3 {
 			b.later(func() error {
 				if _, err := os.Stat(b.dir); err != nil {
@@ -93,7 +94,7 @@ func TestABedIsRemoved(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	o.dir = filepath.Join(o.dir, "none")
-	if err := onBed(t.Context(), o, nil); !errors.Is(err, os.ErrNotExist) {
+	if err := onBed(t.Context(), o, nil, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("below a directory that is not there: %v", err)
 	}
 }
@@ -153,12 +154,12 @@ func TestCheckReadsTheTableOfRates(t *testing.T) {
 	t.Parallel()
 	o := quickOptions(t)
 	o.json = filepath.Join(t.TempDir(), "report.json")
-	shown := table{"a title", rateColumns, func() []row {
-		return []row{{"engine/16", func(context.Context, *bed) ([]harness.Line, error) {
+	shown := table{"a title", rateColumns, func(*options) []row {
+		return []row{{"engine/16", func(_ context.Context, b *bed) error {
 			of := harness.Line{"throughput_per_s": 96849.4, "verdict": "reached"}
-			return []harness.Line{of, {"row": "named", "p50_ms": 1.0}}, nil
+			return b.tell(of, harness.Line{"row": "named", "p50_ms": 1.0})
 		}}}
-	}}
+	}, ""}
 	must.Do(t, shown.measure(t.Context(), "", o, io.Discard))
 	content := must.Get(os.ReadFile(o.json))(t)
 	found, err := parseReport(content)
@@ -176,10 +177,10 @@ func TestATableThatCannotBePrinted(t *testing.T) {
 	t.Parallel()
 	full := errors.New("no space left")
 	measured := 0
-	shown := table{"a table", findingColumns, func() []row {
-		count := func(context.Context, *bed) ([]harness.Line, error) { measured++; return []harness.Line{{}}, nil }
+	shown := table{"a table", findingColumns, func(*options) []row {
+		count := func(_ context.Context, b *bed) error { measured++; return b.tell(harness.Line{}) }
 		return []row{{"a", count}, {"b", count}}
-	}}
+	}, ""}
 	for after := range 2 {
 		measured = 0
 		err := shown.measure(t.Context(), "", quickOptions(t), &failAfter{left: after, err: full})
@@ -203,50 +204,16 @@ func (w *failAfter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAllocationsThatGrow: within a few hundredths is well, a row without a committed figure is not.
-func TestAllocationsThatGrow(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		found, allowed map[string]float64
-		says           string
-	}{
-		"the same":        {map[string]float64{"a": 100}, map[string]float64{"a": 100}, ""},
-		"fewer":           {map[string]float64{"a": 10}, map[string]float64{"a": 100}, ""},
-		"within the rest": {map[string]float64{"a": 103.05}, map[string]float64{"a": 100}, ""},
-		"more":            {map[string]float64{"a": 103.2}, map[string]float64{"a": 100}, "a: 103.2, committed 100.0"},
-		"of none":         {map[string]float64{"a": 0.2}, map[string]float64{"a": 0}, "a: 0.2"},
-		"a new row":       {map[string]float64{"a": 1}, map[string]float64{"b": 1}, "a has no committed figure"},
-	} {
-		var text strings.Builder
-		err := judgeAllocs(&text, test.found, test.allowed)
-		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: want %q, got %v", name, test.says, err)
-		}
-		if want := map[bool]string{true: "ok"}[err == nil]; !strings.Contains(text.String(), want) {
-			t.Errorf("%s: the table is %q", name, text.String())
-		}
-	}
-	full := errors.New("no space left")
-	if err := judgeAllocs(&failAfter{err: full}, map[string]float64{"a": 1}, nil); !errors.Is(err, full) {
-		t.Errorf("want %v, got %v", full, err)
-	}
-	if err := judge(&failAfter{err: full}, map[string]*pair{"a": {{{}}, {{}}}}, 0, "main"); !errors.Is(err, full) {
-		t.Errorf("want %v, got %v", full, err)
-	}
-}
-
 // TestRowsReport: each line has its row's name, and a row that fails leaves no report.
 func TestRowsReport(t *testing.T) {
 	t.Parallel()
 	o := quickOptions(t)
 	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
 	rows := []row{
-		{"first", func(context.Context, *bed) ([]harness.Line, error) { return []harness.Line{told("a", "1")}, nil }},
-		{"second", func(context.Context, *bed) ([]harness.Line, error) {
-			return []harness.Line{held("b", "2", "3", false)}, nil
-		}},
+		{"first", func(_ context.Context, b *bed) error { return b.tell(told("a", "1")) }},
+		{"second", func(_ context.Context, b *bed) error { return b.tell(held("b", "2", "3", false)) }},
 	}
-	shown := table{"a table", findingColumns, func() []row { return rows }}
+	shown := table{"a table", findingColumns, func(*options) []row { return rows }, ""}
 	must.Do(t, shown.measure(t.Context(), "stores", o, io.Discard))
 	b, err := os.ReadFile(o.json)
 	var r struct {
@@ -258,9 +225,13 @@ func TestRowsReport(t *testing.T) {
 		r.Findings[0]["row"] != "first" || r.Findings[1]["verdict"] != "MISSED" {
 		t.Errorf("the report is %s", b)
 	}
-	broken := errors.New("broken")
 	o.json = filepath.Join(t.TempDir(), "none.json")
-	rows[1].measure = func(context.Context, *bed) ([]harness.Line, error) { return nil, broken }
+	shown.failure = "a target is missed"
+	if err := shown.measure(t.Context(), "stores", o, io.Discard); err == nil || err.Error() != "second: "+shown.failure {
+		t.Errorf("got %v", err)
+	}
+	broken := errors.New("broken")
+	rows[1].measure = func(context.Context, *bed) error { return broken }
 	if err := shown.measure(t.Context(), "stores", o, io.Discard); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
@@ -274,7 +245,7 @@ func TestRowsHaveNames(t *testing.T) {
 	t.Parallel()
 	for kind, all := range tables {
 		names := map[string]bool{}
-		for _, row := range all.rows() {
+		for _, row := range all.rows(&options{}) {
 			if row.name == "" || names[row.name] {
 				t.Errorf("%s: %q is not the name of one row", kind, row.name)
 			}

@@ -24,81 +24,59 @@ func (l Line) With(v Values) Line {
 // Column is one of a table.
 type Column struct {
 	Head, Name string
-	// Width is that in a plain table, less than 0 for text on the left.
+	// Width is the least, less than 0 for text on the left.
 	Width int
 	// Format is for numbers, as for fmt; "," writes it whole, with commas.
 	Format string
 }
 
-// Table is the columns of lines, for people.
-type Table struct {
-	Columns  []Column
-	Markdown bool
-}
+// Columns are those of a table, which is Markdown, and padded, so that people can read it as it is.
+type Columns []Column
 
 // Head returns what is above the lines.
-func (t *Table) Head() string {
-	cells, rule := make([]string, len(t.Columns)), ""
-	for i, c := range t.Columns {
-		cells[i] = c.Head
-		if rule += "---"; c.Format != "" || c.Width > 0 {
+func (c Columns) Head() string {
+	cells, rule := make([]string, len(c)), "|"
+	for i, column := range c {
+		cells[i] = column.Head
+		if rule += "---"; column.Format != "" || column.Width > 0 {
 			rule += ":"
 		}
 		rule += "|"
 	}
-	if t.Markdown {
-		return t.join(cells) + "|" + rule + "\n"
-	}
-	return t.join(cells)
+	return c.join(cells) + rule + "\n"
 }
 
 // Line returns one line.
-func (t *Table) Line(l Line) string {
-	cells := make([]string, len(t.Columns))
-	for i, c := range t.Columns {
-		var number float64
-		switch v := l[c.Name].(type) {
-		case nil:
-			continue
-		case float64:
-			number = v
-		case int64:
-			number = float64(v)
-		case int:
-			number = float64(v)
-		default:
-			cells[i] = fmt.Sprint(v)
-			continue
-		}
-		if cells[i] = Count(number); c.Format != "," {
-			cells[i] = fmt.Sprintf(c.Format, number)
+func (c Columns) Line(l Line) string {
+	cells := make([]string, len(c))
+	for i, column := range c {
+		number, is := l[column.Name].(float64)
+		switch {
+		case is && column.Format == ",":
+			cells[i] = Count(number)
+		case is:
+			cells[i] = fmt.Sprintf(column.Format, number)
+		case l[column.Name] != nil:
+			cells[i] = fmt.Sprint(l[column.Name])
 		}
 	}
-	return t.join(cells)
+	return c.join(cells)
 }
 
-func (t *Table) join(cells []string) string {
-	if t.Markdown {
-		return "| " + strings.Join(cells, " | ") + " |\n"
+func (c Columns) join(cells []string) string {
+	for i := range c {
+		cells[i] = fmt.Sprintf("%*s", c[i].Width, cells[i])
 	}
-	var b strings.Builder
-	for i, c := range t.Columns {
-		fmt.Fprintf(&b, "%*s ", c.Width, cells[i])
-	}
-	return strings.TrimRight(b.String(), " ") + "\n"
+	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// Section returns a table in Markdown with a title, or nothing when it has no lines.
-func Section(title string, columns []Column, lines []Line) string {
-	if len(lines) == 0 {
-		return ""
-	}
-	t := &Table{columns, true}
-	text := "## " + title + "\n\n" + t.Head()
+// Table returns a whole table.
+func (c Columns) Table(lines []Line) string {
+	text := c.Head()
 	for _, l := range lines {
-		text += t.Line(l)
+		text += c.Line(l)
 	}
-	return text + "\n"
+	return text
 }
 
 // Count writes a number whole, with commas.
@@ -115,11 +93,11 @@ type Report map[string]any
 
 // NewReport returns a report that says where it comes from.
 func NewReport() Report {
-	return Report{"date": time.Now().UTC().Format(time.RFC3339), "commit": commit(), "machine": Machine()}
+	return Report{"date": time.Now().UTC().Format(time.RFC3339), "commit": commit(), "machine": machine()}
 }
 
-// Machine names the processor, the kernel and the version of Go.
-func Machine() string {
+// machine names the processor, the kernel and the version of Go.
+func machine() string {
 	name := runtime.GOARCH
 	b, _ := os.ReadFile("/proc/cpuinfo") // a machine without has no name for it
 	if _, rest, ok := strings.Cut(string(b), "model name\t: "); ok {

@@ -25,7 +25,7 @@ func Usage(dir string, pids ...int) load.Meter {
 		for _, pid := range pids {
 			cpu, err := processorTime(pid)
 			v["cpu_us_per_write"] += float64(cpu.Microseconds())
-			charged, errIO := ProcField(pid, "io", "write_bytes")
+			charged, errIO := procField(pid, "io", "write_bytes")
 			v["charged_bytes_per_write"] += float64(charged)
 			if err := errors.Join(err, errIO); err != nil && !gone(err) {
 				return nil, err
@@ -47,26 +47,19 @@ func Usage(dir string, pids ...int) load.Meter {
 // gone reports whether all that failed is that a process has ended meanwhile.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// Anonymous returns how many bytes of memory processes have without mapped files, whose pages the
-// kernel can drop.
-func Anonymous(pids ...int) (bytes int64) { return statusBytes("RssAnon", pids) }
-
-// Resident returns how many bytes of memory processes have now. Shared pages count for each
-// process, because the kernel does not say whose they are.
-func Resident(pids ...int) (bytes int64) { return statusBytes("VmRSS", pids) }
-
-// statusBytes adds up a size in the status of processes.
-func statusBytes(name string, pids []int) (bytes int64) {
+// Memory adds up a size in the status of processes: VmRSS is what they have now, where shared pages count for each of
+// them, and RssAnon is without mapped files, whose pages the kernel can drop.
+func Memory(name string, pids ...int) (bytes int64) {
 	for _, pid := range pids {
-		if kibibytes, err := ProcField(pid, "status", name); err == nil { // otherwise it has ended
+		if kibibytes, err := procField(pid, "status", name); err == nil { // otherwise it has ended
 			bytes += kibibytes << 10
 		}
 	}
 	return bytes
 }
 
-// ProcField returns a number from a file in /proc/<pid>.
-func ProcField(pid int, file, name string) (int64, error) {
+// procField returns a number from a file in /proc/<pid>.
+func procField(pid int, file, name string) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		return 0, err
@@ -124,29 +117,4 @@ func diskBytes(dir string) (int64, error) {
 	}
 	sectors, err := strconv.ParseInt(fields[sectorsWritten], 10, 64)
 	return sectors * 512, err
-}
-
-// Largest samples something until the returned function is called, which returns the largest
-// sample.
-func Largest(every time.Duration, sample func() int64) (stop func() int64) {
-	ending, ended := make(chan struct{}), make(chan int64)
-	// Ended by the returned function, which waits for it.
-	go func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		largest := sample()
-		for {
-			select {
-			case <-tick.C:
-				largest = max(largest, sample())
-			case <-ending:
-				ended <- largest
-				return
-			}
-		}
-	}()
-	return func() int64 {
-		close(ending)
-		return <-ended
-	}
 }

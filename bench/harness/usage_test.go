@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -24,21 +22,15 @@ func TestMedians(t *testing.T) {
 	}
 }
 
-// Texts, numbers and what is missing have their columns, in both kinds of table.
+// Texts, numbers and what is missing have their columns.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	shown := Table{Columns: []Column{
+	shown := Columns{
 		{Head: "row", Name: "row", Width: -5}, {Head: "rate", Name: "rate", Width: 6, Format: ","},
-		{Head: "p50", Name: "p50", Width: 5, Format: "%.1f"},
-	}}
-	lines := []Line{Line{"row": "a", "rate": 1234.0}.With(Values{"p50": 2}), {"row": "b"}}
-	plain := shown.Head() + shown.Line(lines[0]) + shown.Line(lines[1])
-	check.Equal(t, plain, "row     rate   p50\na      1,234   2.0\nb\n")
-	want := "## T\n\n| row | rate | p50 |\n|---|---:|---:|\n| a | 1,234 | 2.0 |\n| b |  |  |\n\n"
-	check.Equal(t, Section("T", shown.Columns, lines), want)
-	if got := Section("T", shown.Columns, nil); strings.Contains(got, "T") {
-		t.Errorf("a table without lines is %q", got)
+		{Head: "p50", Name: "p50", Format: "%.1f"},
 	}
+	want := "| row   |   rate | p50 |\n|---|---:|---:|\n| a     |  1,234 | 2.0 |\n| b     |        |  |\n"
+	check.Equal(t, shown.Table([]Line{Line{"row": "a", "rate": 1234.0}.With(Values{"p50": 2}), {"row": "b"}}), want)
 }
 
 // Our own process is there and has used something; one that is gone counts nothing.
@@ -48,27 +40,9 @@ func TestUsage(t *testing.T) {
 	if err != nil || used["cpu_us_per_write"] <= 0 || used["client_cpu_us_per_write"] != 0 {
 		t.Errorf("got %v, %v", used, err)
 	}
-	if Resident(os.Getpid(), 1<<30) <= 0 {
+	if Memory("VmRSS", os.Getpid(), 1<<30) <= 0 {
 		t.Error("no memory is resident")
 	}
-}
-
-// The largest sample counts, wherever it is, and the first is taken at once.
-func TestLargest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		samples := []int64{1, 7, 3}
-		next := 0
-		stop := Largest(time.Millisecond, func() int64 {
-			next++
-			return samples[min(next, len(samples))-1]
-		})
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // It is a simulated clock.
-		if largest := stop(); largest != 7 || next < len(samples) {
-			t.Errorf("got %d after %d samples", largest, next)
-		}
-		check.Equal(t, Largest(time.Hour, func() int64 { return 5 })(), 5)
-	})
 }
 
 // TestProcessorTimeOfAnOddName: the name of a program may look like the fields behind it.
@@ -96,18 +70,18 @@ func TestProcessorTimeOfAnOddName(t *testing.T) {
 func TestProcField(t *testing.T) {
 	t.Parallel()
 	pid := os.Getpid()
-	if n, err := ProcField(pid, "status", "VmRSS"); err != nil || n <= 0 {
+	if n, err := procField(pid, "status", "VmRSS"); err != nil || n <= 0 {
 		t.Errorf("%d, %v", n, err)
 	}
-	if n, err := ProcField(pid, "status", "Pid"); err != nil || n != int64(pid) {
+	if n, err := procField(pid, "status", "Pid"); err != nil || n != int64(pid) {
 		t.Errorf("%d, %v; want %d", n, err, pid)
 	}
 	for field, says := range map[string]string{"None": "no None", "State": "invalid syntax", "VmRS": "no VmRS"} {
-		if _, err := ProcField(pid, "status", field); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := procField(pid, "status", field); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := ProcField(1<<30, "status", "VmRSS"); !gone(err) {
+	if _, err := procField(1<<30, "status", "VmRSS"); !gone(err) {
 		t.Errorf("of a process that is not there: %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "none")

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,83 +15,84 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
-const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
-	"one round trip"
-
-const etcdLacks = "the request hash is stored and the client has to compare it; a retry goes through the log like a " +
-	"write"
-
-// serveEtcd is the server's process. members are the addresses of all members for each other, separated by commas,
-// its own first; empty where there is only one.
-func serveEtcd(ctx context.Context, dir, members string) error {
+// serveEtcd is a member's process. members are the addresses of all members for each other, its own first.
+func serveEtcd(ctx context.Context, dir string, members []string) error {
 	config := embed.NewConfig()
-	config.Dir, config.QuotaBackendBytes = dir, 8<<30
+	config.Dir, config.QuotaBackendBytes, config.Name = dir, 8<<30, members[0]
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop().WithOptions(zap.IncreaseLevel(zapcore.FatalLevel)))
-	var listen [2]url.URL // for clients and for peers
-	for i := range listen {
-		address, err := freeport.Address()
-		if err != nil {
-			return err
-		}
-		listen[i] = url.URL{Scheme: "http", Host: address}
+	address, err := freeport.Address()
+	if err != nil {
+		return err
 	}
-	config.ListenClientUrls, config.AdvertiseClientUrls = listen[:1], listen[:1]
-	config.ListenPeerUrls, config.AdvertisePeerUrls = listen[1:], listen[1:]
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	if members != "" {
-		addresses := strings.Split(members, ",")
-		peer := url.URL{Scheme: "http", Host: addresses[0]}
-		config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-		config.Name, config.InitialCluster = addresses[0], ""
-		for _, address := range addresses {
-			config.InitialCluster += "," + address + "=http://" + address
-		}
-		config.InitialCluster = config.InitialCluster[1:]
+	clients, peers := []url.URL{{Scheme: "http", Host: address}}, []url.URL{{Scheme: "http", Host: members[0]}}
+	config.ListenClientUrls, config.AdvertiseClientUrls = clients, clients
+	config.ListenPeerUrls, config.AdvertisePeerUrls = peers, peers
+	var cluster []string
+	for _, member := range members {
+		cluster = append(cluster, member+"=http://"+member)
 	}
+	config.InitialCluster = strings.Join(cluster, ",")
 	s, err := embed.StartEtcd(config)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	select {
-	case <-s.Server.ReadyNotify():
-	case err := <-s.Err():
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-	fmt.Println(listen[0].Host)
-	select {
-	case err := <-s.Err():
-		return err
-	case <-ctx.Done():
-		return nil
+	ready := s.Server.ReadyNotify()
+	for {
+		select {
+		case <-ready: // when there is a leader
+			fmt.Println(address)
+			ready = nil
+		case err := <-s.Err():
+			return err
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
-// etcdServer is an etcd process with one member.
-type etcdServer struct{ child }
-
-func newEtcd() system {
-	e := new(etcdServer)
-	e.launch = func(ctx context.Context) error { return e.self(ctx, "etcd") }
-	return e
+// etcd is processes of etcd: one member, or three that are a cluster.
+type etcd struct {
+	members        int
+	peers, clients []string // addresses
 }
 
-func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
-	return connectEtcd(ctx, []string{e.address}, at)
+func (e *etcd) launch(ctx context.Context, dir string) ([]*process.Process, error) {
+	for len(e.peers) < e.members {
+		peer, err := freeport.Address()
+		if err != nil {
+			return nil, err
+		}
+		e.peers = append(e.peers, peer)
+	}
+	started := make([]*process.Process, e.members)
+	e.clients = make([]string, e.members)
+	var g errgroup.Group // all at once: none answers before a majority is up
+	for i, peer := range e.peers {
+		g.Go(func() (err error) {
+			members := append([]string{peer}, slices.Delete(slices.Clone(e.peers), i, i+1)...)
+			data := filepath.Join(dir, fmt.Sprint("member", i+1))
+			if err := os.MkdirAll(data, 0o700); err != nil {
+				return err
+			}
+			started[i], e.clients[i], err = launchSelf(ctx, data, "-serve", "etcd", "-members", strings.Join(members, ","))
+			return err
+		})
+	}
+	return started, g.Wait()
 }
 
-func connectEtcd(ctx context.Context, endpoints []string, at placement) (conn, error) {
+func (e *etcd) connect(ctx context.Context, at placement) (conn, error) {
 	c := &etcdConn{}
 	for range at.connections {
 		one, err := clientv3.New(clientv3.Config{
-			Endpoints: endpoints, Context: ctx, DialTimeout: process.StartsWithin, Logger: zap.NewNop(),
+			Endpoints: e.clients, Context: ctx, DialTimeout: process.StartsWithin, Logger: zap.NewNop(),
 		})
 		if err != nil {
 			return nil, errors.Join(err, c.close())
@@ -106,8 +110,7 @@ type etcdConn struct{ clients []*clientv3.Client }
 func (c *etcdConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	head := "s/" + j.client()
 	receipt := fmt.Sprintf("r/%s/%d", j.client(), j.sequence%64)
-	key, hash := j.key(), j.hash()
-	request := fmt.Sprintf("%d %x %x", j.sequence, key, hash)
+	request := fmt.Sprintf("%d %x %x", j.sequence, j.key(), j.hash())
 	expected := clientv3.Compare(clientv3.Value(head), "=", strconv.FormatUint(j.sequence-1, 10))
 	if j.sequence == 1 {
 		expected = clientv3.Compare(clientv3.CreateRevision(head), "=", 0)
@@ -130,8 +133,7 @@ func (c *etcdConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	return answer{reply: strconv.FormatInt(stored[0].ModRevision, 10), replayed: true}, nil
 }
 
-func (c *etcdConn) close() error {
-	var err error
+func (c *etcdConn) close() (err error) {
 	for _, one := range c.clients {
 		err = errors.Join(err, one.Close())
 	}

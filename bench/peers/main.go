@@ -12,9 +12,8 @@
 // again, and is answered with the stored reply. The table says beside a peer's name what it
 // cannot do.
 //
-// measure.go has the rows and their order, system.go the interface of a system; each system has
-// its own file. syncs.go counts syncs, report.go joins the rounds and writes the results. Loads, processes and tables
-// are those of ../harness. The method and its rules of fairness are in ../README.md.
+// measure.go has the rows and their order, system.go the interface of a system; each system has its own file. The
+// method and its rules of fairness are in ../README.md.
 package main
 
 import (
@@ -26,7 +25,6 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,8 +32,6 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/process"
-	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/server"
 )
 
 // options are the flags.
@@ -60,7 +56,7 @@ func main() {
 }
 
 func run(arguments []string, stdout, stderr io.Writer) error {
-	o := &options{notice: func(format string, args ...any) {
+	o := &options{warmup: 300 * time.Millisecond, notice: func(format string, args ...any) {
 		_, _ = fmt.Fprintf(stderr, format+"\n", args...) // a closed output must not end a measurement
 	}}
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
@@ -76,7 +72,6 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	members := flags.String("members", "", "with -serve etcd: the members' addresses (used by peers itself)")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
-	o.warmup = 300 * time.Millisecond
 	flags.StringVar(&o.dir, "dir", "",
 		"let systems write below this directory (default: the system's temporary directory)")
 	flags.StringVar(&o.out, "out", "", "write peers.json and peers.md into this directory")
@@ -88,14 +83,16 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if *serve != "" {
-		return serveSystem(ctx, *serve, o.dir, *members)
+	if *serve != "" { // a child of the harness, which ends with it
+		ctx, stop := process.UntilStdinEnds(ctx)
+		defer stop()
+		if *serve == "nats" {
+			return serveNATS(ctx, o.dir)
+		}
+		return serveEtcd(ctx, o.dir, strings.Split(*members, ","))
 	}
-	if err := o.choose(*systems, *rows, *rates); err != nil {
+	if err := o.choose(*systems, *rows, *rates); err != nil || *list {
 		return err
-	}
-	if *list {
-		return nil
 	}
 	if *quick {
 		o.quick()
@@ -107,7 +104,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	return found.publish(o, stdout)
 }
 
-// choose checks the flags and looks for the systems.
+// choose checks the flags, and looks for the systems and tells which are here.
 func (o *options) choose(systems, rows, rates string) (err error) {
 	if o.rounds < 1 || o.duration <= 0 {
 		return errors.New("-rounds and -duration must be more than 0")
@@ -116,59 +113,38 @@ func (o *options) choose(systems, rows, rates string) (err error) {
 	if err != nil {
 		return fmt.Errorf("-rows: %w", err)
 	}
-	for _, r := range allRows {
-		if pattern.MatchString(r.name()) {
-			o.rows = append(o.rows, r)
-		}
-	}
+	o.rows = slices.DeleteFunc(slices.Clone(allRows), func(r row) bool { return !pattern.MatchString(r.name()) })
 	if len(o.rows) == 0 {
 		return errors.New("-rows matches no row")
 	}
 	if o.rates, err = harness.Numbers("-rates", rates, 1); err != nil {
 		return err
 	}
-	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
-		return err
+	wanted := strings.Split(systems, ",")
+	all := kinds()
+	for _, name := range wanted {
+		if name != "" && !slices.ContainsFunc(all, func(k kind) bool { return k.name == name }) {
+			return fmt.Errorf("-systems: there is no system %q", name)
+		}
 	}
-	o.kinds = slices.DeleteFunc(o.kinds, func(k kind) bool {
-		return !slices.ContainsFunc(o.rows, func(r row) bool { return r.fits(&k) })
-	})
+	for _, k := range all {
+		fits := func(r row) bool { return r.fits(&k) }
+		chosen := slices.Contains(wanted, k.name) || systems == "" && !k.named
+		if !chosen || !slices.ContainsFunc(o.rows, fits) {
+			continue
+		}
+		version, err := k.version()
+		if err != nil {
+			o.notice("%-20s not measured: %v", k.name, err)
+			continue
+		}
+		o.notice("%-20s %s\n%-20s   %s", k.name, version, "", k.described())
+		o.kinds = append(o.kinds, k)
+	}
 	if len(o.kinds) == 0 {
 		return errors.New("none of the chosen systems is here")
 	}
 	return nil
-}
-
-// chosenKinds returns the requested systems that are available, and prints on notice what is
-// missing.
-func chosenKinds(names string, notice func(format string, args ...any)) (chosen []kind, err error) {
-	all := kinds()
-	var wanted []string
-	if names != "" {
-		wanted = strings.Split(names, ",")
-	}
-	for _, name := range wanted {
-		if !slices.ContainsFunc(all, func(k kind) bool { return k.name == name }) {
-			return nil, fmt.Errorf("-systems: there is no system %q", name)
-		}
-	}
-	for _, k := range all {
-		if wanted != nil && !slices.Contains(wanted, k.name) || wanted == nil && k.named {
-			continue
-		}
-		version, err := k.find()
-		if err != nil {
-			notice("%-20s not measured: %v", k.name, err)
-			continue
-		}
-		notice("%-20s %s", k.name, version)
-		notice("%-20s   %s", "", k.described())
-		if k.lacks != "" {
-			notice("%-20s   does not do: %s", "", k.lacks)
-		}
-		chosen = append(chosen, k)
-	}
-	return chosen, nil
 }
 
 // quick makes it a smoke test of seconds.
@@ -179,36 +155,4 @@ func (o *options) quick() {
 	if len(few) > 0 {
 		o.rows = few
 	}
-}
-
-// serveSystem is a child of the harness: a server that ends when its standard
-// input does, which is when the harness says so or has gone.
-func serveSystem(ctx context.Context, name, dir, members string) error {
-	ctx, stop := process.UntilStdinEnds(ctx)
-	defer stop()
-	switch name {
-	case "seqledger":
-		return harness.ServeLedger(ctx, ledger.Options{Dir: dir}, server.Options{})
-	case "nats":
-		return serveNATS(ctx, dir)
-	case "etcd":
-		return serveEtcd(ctx, dir, members)
-	}
-	return fmt.Errorf("-serve: there is no built-in system %q", name)
-}
-
-// moduleVersion returns the version of a module in this program; "" asks for
-// seqledger itself.
-func moduleVersion(path string) string {
-	if path == "" {
-		return "this source tree"
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dependency := range info.Deps {
-			if dependency.Path == path {
-				return path + " " + dependency.Version
-			}
-		}
-	}
-	return path
 }

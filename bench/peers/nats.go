@@ -15,9 +15,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
-const natsSettings = "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
-	"Nats-Expected-Last-Subject-Sequence"
-
 // serveNATS is the server's process.
 func serveNATS(ctx context.Context, dir string) error {
 	s, err := server.NewServer(&server.Options{
@@ -41,37 +38,32 @@ func serveNATS(ctx context.Context, dir string) error {
 
 // natsServer is a NATS server process.
 type natsServer struct {
-	child
-
+	address string
 	// last is the stream's sequence of the last message on each subject. The
 	// client has to know it, as it has to know its own sequence with the others.
 	last sync.Map
 }
 
-func newNATS() system {
-	n := new(natsServer)
-	n.launch = func(ctx context.Context) error { return n.self(ctx, "nats") }
-	return n
-}
-
-func (n *natsServer) start(ctx context.Context, dir string) error {
-	if err := n.child.start(ctx, dir); err != nil {
-		return err
+func (n *natsServer) launch(ctx context.Context, dir string) ([]*process.Process, error) {
+	p, address, err := launchSelf(ctx, dir, "-serve", "nats")
+	if err != nil {
+		return nil, err
 	}
+	n.address = address
+	started := []*process.Process{p}
 	c, err := nats.Connect(n.address)
 	if err != nil {
-		return err
+		return started, err
 	}
 	defer c.Close()
 	js, err := jetstream.New(c)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: "ledger", Subjects: []string{"w.*"}, Storage: jetstream.FileStorage, Replicas: 1,
+			Duplicates: 2 * time.Minute,
+		})
 	}
-	_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: "ledger", Subjects: []string{"w.*"}, Storage: jetstream.FileStorage, Replicas: 1,
-		Duplicates: 2 * time.Minute,
-	})
-	return err
+	return started, err
 }
 
 func (n *natsServer) connect(_ context.Context, at placement) (conn, error) {
@@ -81,9 +73,9 @@ func (n *natsServer) connect(_ context.Context, at placement) (conn, error) {
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		c.connections = append(c.connections, one)
 		js, err := jetstream.New(one)
 		if err != nil {
+			one.Close()
 			return nil, errors.Join(err, c.close())
 		}
 		c.streams = append(c.streams, js)
@@ -93,38 +85,24 @@ func (n *natsServer) connect(_ context.Context, at placement) (conn, error) {
 
 // natsConn publishes over some connections, each shared by many callers.
 type natsConn struct {
-	server      *natsServer
-	connections []*nats.Conn
-	streams     []jetstream.JetStream
-}
-
-// publish sends a write that has to come after expected, or without a place.
-func (c *natsConn) publish(ctx context.Context, j *job, expected *uint64) (*jetstream.PubAck, error) {
-	message := nats.NewMsg("w." + j.client())
-	message.Data = j.payload
-	key := j.key()
-	message.Header.Set(jetstream.MsgIDHeader, string(fmt.Appendf(nil, "%x", key)))
-	if expected != nil {
-		message.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(*expected, 10))
-	}
-	return c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
+	server  *natsServer
+	streams []jetstream.JetStream
 }
 
 // do leaves the expected sequence of a repeat away, because the server looks at it before it
 // looks for the message's id, and refuses the very request that it has stored.
 func (c *natsConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
-	known, _ := c.server.last.Load(j.stream)
-	last, _ := known.(uint64)
-	expected := &last
-	if repeat {
-		expected = nil
+	message := nats.NewMsg("w." + j.client())
+	message.Data = j.payload
+	message.Header.Set(jetstream.MsgIDHeader, fmt.Sprintf("%x", j.key()))
+	if !repeat {
+		known, _ := c.server.last.Load(j.stream)
+		last, _ := known.(uint64)
+		message.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	}
-	ack, err := c.publish(ctx, j, expected)
+	ack, err := c.streams[j.stream%len(c.streams)].PublishMsg(ctx, message)
 	if err != nil {
 		return answer{}, err
-	}
-	if !repeat && ack.Duplicate {
-		return answer{}, errors.New("a new write was taken for a repeat")
 	}
 	if !repeat {
 		c.server.last.Store(j.stream, ack.Sequence)
@@ -133,8 +111,8 @@ func (c *natsConn) do(ctx context.Context, j *job, repeat bool) (answer, error) 
 }
 
 func (c *natsConn) close() error {
-	for _, one := range c.connections {
-		one.Close()
+	for _, js := range c.streams {
+		js.Conn().Close()
 	}
 	return nil
 }

@@ -1,11 +1,11 @@
 -- The work of one write. Payload and receipt are one row, because that is what
 -- costs PostgreSQL least. Nothing is ever deleted, which spares it the vacuum.
-CREATE TABLE streams (
+CREATE TABLE IF NOT EXISTS streams (
   client text PRIMARY KEY,
   last   bigint NOT NULL
 ) WITH (fillfactor = 50); -- room for updates in place
 
-CREATE TABLE writes (
+CREATE TABLE IF NOT EXISTS writes (
   client      text NOT NULL,
   sequence    bigint NOT NULL,
   key         uuid NOT NULL,
@@ -18,14 +18,14 @@ CREATE TABLE writes (
 -- The payloads are random, so that trying to compress them would only cost.
 ALTER TABLE writes ALTER COLUMN payload SET STORAGE EXTERNAL;
 
-CREATE TABLE keyed (
+CREATE TABLE IF NOT EXISTS keyed (
   key    text PRIMARY KEY,
   result bytea -- NULL while the key is reserved
 ) WITH (fillfactor = 50);
 ALTER TABLE keyed ALTER COLUMN result SET STORAGE EXTERNAL;
 
 -- outcome: 1 committed, 2 replayed, 3 another request under this sequence, 4 gap.
-CREATE FUNCTION write_once(c text, s bigint, k uuid, h bytea, p bytea, OUT outcome int, OUT transaction bigint) AS $$
+CREATE OR REPLACE FUNCTION write_once(c text, s bigint, k uuid, h bytea, p bytea, OUT outcome int, OUT transaction bigint) AS $$
 DECLARE
   stored writes%ROWTYPE;
 BEGIN

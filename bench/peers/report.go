@@ -8,25 +8,26 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
+const throughput = "throughput_per_s"
+
 // The columns of the tables, and the names of their values in peers.json.
 var (
-	latencyColumns = []harness.Column{
+	latencyColumns = harness.Columns{
 		{Head: "p50 ms", Name: "p50_ms", Format: "%.3f"}, {Head: "p99 ms", Name: "p99_ms", Format: "%.3f"},
 		{Head: "p99.9 ms", Name: "p999_ms", Format: "%.3f"},
 	}
-	rowColumns = slices.Concat([]harness.Column{
+	rowColumns = slices.Concat(harness.Columns{
 		{Head: "workload", Name: "workload"}, {Head: "pipelined", Name: "pipelined"},
 		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "bytes", Name: "payload_bytes", Format: "%.0f"},
 		{Head: "system", Name: "system"}, {Head: "connections", Name: "connections", Format: "%.0f"},
-		{Head: "per second", Name: "throughput_per_s", Format: ","},
+		{Head: "per second", Name: throughput, Format: ","},
 		{Head: "lowest", Name: "throughput_min", Format: ","},
 		{Head: "highest", Name: "throughput_max", Format: ","},
-	}, latencyColumns, []harness.Column{
+	}, latencyColumns, harness.Columns{
 		{Head: "syncs/write", Name: "fsyncs_per_write", Format: "%.4f"},
 		// The disk counts bytes of any process; the kernel charges large pages to the server.
 		{Head: "B/write (disk)", Name: "bytes_per_write", Format: ","},
@@ -35,14 +36,14 @@ var (
 		{Head: "CPU µs (client)", Name: "client_cpu_us_per_write", Format: "%.1f"},
 		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
 	})
-	ratioColumns = []harness.Column{
+	ratioColumns = harness.Columns{
 		{Head: "row", Name: "row"}, {Head: "other", Name: "peer"}, {Head: "ratio", Name: "median", Format: "%.2f"},
 		{Head: "between", Name: "low", Format: "%.2f"}, {Head: "and", Name: "high", Format: "%.2f"},
 		{Head: "with probability", Name: "coverage", Format: "%.2f"},
 	}
-	openColumns = append([]harness.Column{
+	openColumns = append(harness.Columns{
 		{Head: "system", Name: "system"}, {Head: "wanted/s", Name: "rate_per_s", Format: ","},
-		{Head: "served/s", Name: "served_per_s", Format: ","}, {Head: "unserved", Name: "unserved", Format: ","},
+		{Head: "served/s", Name: throughput, Format: ","}, {Head: "unserved", Name: "unserved", Format: ","},
 	}, latencyColumns...)
 )
 
@@ -54,25 +55,21 @@ func (f *findings) publish(o *options, stdout io.Writer) error {
 	if o.smoke {
 		text += "A quick run: it shows that everything works, and its figures mean nothing.\n\n"
 	}
-	settings, lacks := r["settings"].(map[string]string), r["lacks"].(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		text += fmt.Sprintf("- `%s`: %s", name, settings[name])
-		if lacks[name] != "" {
-			text += ". Does not do: " + lacks[name]
-		}
-		text += "\n"
+	for i := range o.kinds {
+		text += fmt.Sprintf("- `%s`: %s\n", o.kinds[i].name, o.kinds[i].described())
 	}
 	for _, section := range []struct {
 		title, name string
-		columns     []harness.Column
+		columns     harness.Columns
 	}{
 		{"Rows", "rows", rowColumns},
 		{"Throughput of seqledger over that of another", "ratios", ratioColumns},
 		{"Latency at a fixed rate, from the moment a write was due", "open_loop", openColumns},
-		{"Too few syncs to be honest", "warnings", []harness.Column{{Head: "what", Name: "what"}}},
+		{"Too few syncs to be honest", "warnings", harness.Columns{{Head: "what", Name: "what"}}},
 	} {
-		text += "\n" + strings.TrimSuffix(harness.Section(section.title, section.columns,
-			r[section.name].([]harness.Line)), "\n")
+		if lines := r[section.name].([]harness.Line); len(lines) > 0 {
+			text += "\n## " + section.title + "\n\n" + section.columns.Table(lines)
+		}
 	}
 	if _, err := io.WriteString(stdout, text); err != nil || o.out == "" {
 		return err
@@ -83,16 +80,7 @@ func (f *findings) publish(o *options, stdout io.Writer) error {
 
 // report is peers.json.
 func (f *findings) report(o *options) harness.Report {
-	settings, lacks := map[string]string{}, map[string]string{}
-	for i := range o.kinds {
-		k := &o.kinds[i]
-		version, _ := k.find() // it was found before
-		settings[k.name] = version + ": " + k.described()
-		if k.lacks != "" {
-			lacks[k.name] = k.lacks
-		}
-	}
-	rows, ratios := []harness.Line{}, []harness.Line{}
+	var rows, ratios []harness.Line
 	for _, r := range o.rows {
 		for i := range o.kinds {
 			at := cell{r, o.kinds[i].name}
@@ -100,56 +88,57 @@ func (f *findings) report(o *options) harness.Report {
 				continue
 			}
 			rows = append(rows, f.line(at))
-			if c, ok := f.compare("seqledger", at.system, r, "throughput_per_s"); ok && at.system != "seqledger" {
+			if c, ok := f.compare(at); ok {
 				ratios = append(ratios, c)
 			}
 		}
 	}
 	report := harness.NewReport()
 	maps.Copy(report, harness.Report{
-		"rounds": o.rounds, "duration_s": o.duration.Seconds(), "settings": settings, "lacks": lacks, "rows": rows,
-		"ratios": ratios, "warnings": cheats(rows), "open_loop": f.open,
+		"rounds": o.rounds, "duration_s": o.duration.Seconds(), "rows": rows, "ratios": ratios,
+		"warnings": cheats(rows), "open_loop": f.open,
 	})
 	return report
 }
 
 // line makes one line of a cell's samples: medians, and the extremes of the throughput.
 func (f *findings) line(at cell) harness.Line {
-	speeds := harness.Of(f.samples[at], "throughput_per_s")
+	speeds := harness.Of(f.samples[at], throughput)
 	l := harness.Line{
-		"system": at.system, "workload": at.row.workload, "writers": at.row.writers, "pipelined": at.row.pipelined,
-		"payload_bytes": at.row.payload, "connections": f.connections[at],
+		"system": at.system, "workload": at.row.workload, "writers": float64(at.row.writers),
+		"pipelined": at.row.pipelined, "payload_bytes": float64(at.row.payload),
+		"connections":    float64(f.connections[at]),
 		"throughput_min": slices.Min(speeds), "throughput_max": slices.Max(speeds), "fsyncs_per_write": nil,
 	}
-	if syncs, counted := f.syncs[at]["fsyncs_per_write"]; counted {
+	if syncs, counted := f.syncs[at]; counted {
 		l["fsyncs_per_write"] = syncs
 	}
 	return l.With(harness.Medians(f.samples[at]))
 }
 
-// compare returns a value of a system divided by the peer's, and a range that has the true median
-// with a probability; ok is false when one of them was not measured.
-func (f *findings) compare(system, peer string, r row, value string) (l harness.Line, ok bool) {
-	ratios := harness.Ratios(harness.Of(f.samples[cell{r, system}], value), harness.Of(f.samples[cell{r, peer}], value))
-	if len(ratios) == 0 {
+// compare returns the throughput of seqledger divided by that of a peer, and a range that has the true median with a
+// probability; ok is false where there is nothing to compare.
+func (f *findings) compare(at cell) (l harness.Line, ok bool) {
+	const own = "seqledger"
+	ratios := harness.Ratios(harness.Of(f.samples[cell{at.row, own}], throughput),
+		harness.Of(f.samples[at], throughput))
+	if len(ratios) == 0 || at.system == own {
 		return nil, false
 	}
 	low, high, coverage := harness.Interval(ratios)
-	return harness.Line{"system": system, "peer": peer, "row": r.name(), "median": harness.Median(ratios),
+	return harness.Line{"peer": at.system, "row": at.row.name(), "median": harness.Median(ratios),
 		"low": low, "high": high, "coverage": coverage}, true
 }
 
-// cheats returns the rows in which a system synced less often than one sync for all waiting
-// callers explains.
-func cheats(rows []harness.Line) []harness.Line {
-	list := []harness.Line{}
+// cheats returns the rows in which a system synced less often than one sync for all waiting callers explains.
+func cheats(rows []harness.Line) (list []harness.Line) {
 	for _, r := range rows {
 		syncs, counted := r["fsyncs_per_write"].(float64)
 		steps := map[any]float64{"fresh": 1, keyedPairs: 2}[r["workload"]]
 		// A tenth less is what begins and ends outside the time that is counted.
-		if least := 0.9 * steps / float64(r["writers"].(int)); counted && syncs < least {
+		if least := 0.9 * steps / r["writers"].(float64); counted && syncs < least {
 			list = append(list, harness.Line{"what": fmt.Sprintf(
-				"%s, %d writers: %.5f syncs per write, at least %.5f are needed", r["system"], r["writers"], syncs,
+				"%s, %.0f writers: %.5f syncs per write, at least %.5f are needed", r["system"], r["writers"], syncs,
 				least)})
 		}
 	}

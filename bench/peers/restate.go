@@ -11,9 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
-	"syscall"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -21,57 +19,34 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
-const restateKeyed = "an invocation with an idempotency key, one call; the service is in the harness and answers " +
-	"at once. Does not do: no request hash; no fencing token for the work; a call that finds the key at work waits " +
-	"for its result"
-
 // restate is a Restate server, and the service that it invokes, which is in this process.
 type restate struct {
-	child
-
+	address string
 	service *httptest.Server
 	work    sync.Map // by key, what an invocation does
 }
 
-func newRestate() system {
-	r := new(restate)
-	r.launch = r.run
-	return r
-}
-
-func findRestate() (string, error) {
-	path, err := exec.LookPath("restate-server")
-	if err != nil {
-		return "", errors.New("not found; make bench-peers gets it from npm")
-	}
-	out, err := exec.Command(path, "--version").Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-// run starts the server and waits until it takes calls, with our service.
-func (r *restate) run(ctx context.Context) (err error) {
+func (r *restate) launch(ctx context.Context, dir string) (_ []*process.Process, err error) {
 	if r.service == nil {
 		r.service = httptest.NewUnstartedServer(r)
 		r.service.Config.Protocols = new(http.Protocols)
 		r.service.Config.Protocols.SetUnencryptedHTTP2(true)
 		r.service.Start()
+		context.AfterFunc(ctx, r.service.Close)
 	}
 	var addresses [3]string
 	for i := range addresses {
 		if addresses[i], err = freeport.Address(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	r.address = "http://" + addresses[0]
-	command := exec.Command("restate-server", "--base-dir", r.dir, "--node-name", "bench", "--bind-address",
+	command := exec.Command("restate-server", "--base-dir", dir, "--node-name", "bench", "--bind-address",
 		addresses[2], "--listen-mode", "tcp")
 	command.Env = append(os.Environ(), "RESTATE_INGRESS__BIND_ADDRESS="+addresses[0],
 		"RESTATE_ADMIN__BIND_ADDRESS="+addresses[1], "RESTATE_DISABLE_TELEMETRY=true")
-	if r.process, err = process.Launch(command, r.dir+".log", nil); err != nil {
-		return err
-	}
-	r.process.Signal = syscall.SIGTERM
-	return r.process.Ready(ctx, func(ctx context.Context) error {
+	// It has to take calls with our service.
+	return launchOther(ctx, command, nil, dir, func(ctx context.Context) error {
 		deployment := fmt.Appendf(nil, `{"uri":%q,"force":true}`, r.service.URL)
 		_, err := post(ctx, http.DefaultClient, "http://"+addresses[1]+"/deployments", "", deployment)
 		if err == nil { // the one key that is no number
@@ -79,14 +54,6 @@ func (r *restate) run(ctx context.Context) (err error) {
 		}
 		return err
 	})
-}
-
-func (r *restate) stop() error {
-	err := r.child.stop()
-	if r.service != nil {
-		r.service.Close()
-	}
-	return err
 }
 
 // ServeHTTP is the endpoint of the service: it tells what it has, and does the work of invocations. A message of

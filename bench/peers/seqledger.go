@@ -2,57 +2,94 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/internal/upgrade"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// wire is a seqledger server process.
+// wire is seqledger serve, as users start it: alone, or three nodes that are a cluster.
 type wire struct {
-	child
-
-	multiplexed bool // Writers over a WriteStream, else Write
+	nodes            int
+	unary            bool // Write, else Writers over a WriteStream
+	addresses, peers []string
+	leader           string // its address
 }
 
-func newWire(multiplexed bool) func() system {
-	return func() system {
-		w := &wire{multiplexed: multiplexed}
-		w.launch = func(ctx context.Context) error { return w.self(ctx, "seqledger") }
-		return w
+func (w *wire) launch(ctx context.Context, dir string) (started []*process.Process, err error) {
+	above := filepath.Dir(dir)
+	binary, token := filepath.Join(above, "seqledger-binary"), filepath.Join(above, "join-token")
+	if _, err := os.Stat(binary); err != nil { // else another system has built it, or this one when it started before
+		err := errors.Join(process.Build(ctx, binary), os.WriteFile(token, []byte(rand.Text()), 0o600))
+		if err != nil {
+			return nil, err
+		}
 	}
+	for len(w.addresses) < w.nodes {
+		address, errAddress := freeport.Address()
+		peer, errPeer := freeport.Address()
+		if err := errors.Join(errAddress, errPeer); err != nil {
+			return nil, err
+		}
+		w.addresses, w.peers = append(w.addresses, address), append(w.peers, peer)
+	}
+	for i, address := range w.addresses {
+		peer := w.peers[i]
+		if w.nodes == 1 {
+			peer = ""
+		}
+		data := filepath.Join(dir, fmt.Sprint("node", i+1))
+		command := harness.ServeCommand(binary, data, address, peer, token, w.peers[:i]...)
+		p, _, err := process.LaunchServer(ctx, command, data+".log")
+		if err != nil {
+			return started, err
+		}
+		p.Signal = syscall.SIGTERM
+		started = append(started, p)
+	}
+	w.leader = w.addresses[0]
+	if w.nodes > 1 {
+		cluster, err := harness.AwaitVoters(ctx, strings.Join(w.addresses, ","), w.nodes)
+		if err != nil {
+			return started, err
+		}
+		for _, m := range cluster.GetMembers() {
+			if m.GetId() == cluster.GetLeader() {
+				w.leader = m.GetClientAddress()
+			}
+		}
+	}
+	return started, nil
 }
 
-func (w *wire) connect(ctx context.Context, at placement) (conn, error) {
-	if w.multiplexed {
-		return connectStream(ctx, w.address, w.address)
-	}
-	c, err := client.New(client.Options{Server: w.address})
+func (w *wire) connect(ctx context.Context, _ placement) (conn, error) {
+	c, err := client.New(client.Options{Server: strings.Join(w.addresses, ",")})
 	if err != nil {
 		return nil, err
 	}
-	return &unaryConn{client: c}, nil
-}
-
-// connectStream connects Writers to servers, as client.Options has them, and a link to one of them.
-func connectStream(ctx context.Context, servers, linked string) (conn, error) {
-	c, err := client.New(client.Options{Server: servers})
-	if err != nil {
-		return nil, err
+	if w.unary {
+		return &unaryConn{client: c}, nil
 	}
-	l, err := openLink(ctx, linked)
+	l, err := openLink(ctx, w.leader)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -60,25 +97,6 @@ func connectStream(ctx context.Context, servers, linked string) (conn, error) {
 }
 
 var wireScope = &seqledgerv1.Scope{Organization: "bench", Vault: "peers"}
-
-// request is a write that the harness numbers. The Writer of its stream, if there is one, has
-// given it a session and a key.
-func request(j *job) *seqledgerv1.WriteRequest {
-	r := &seqledgerv1.WriteRequest{
-		Scope: wireScope, ClientId: j.client(), Sequence: j.sequence, IdempotencyKey: machine.FormatUUID(j.key()),
-		Operations: []*seqledgerv1.Operation{appendOf(j.payload)},
-	}
-	if j.writer != nil {
-		r.Session, r.IdempotencyKey = j.writer.session, j.sent
-	}
-	return r
-}
-
-func appendOf(payload []byte) *seqledgerv1.Operation {
-	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
-		Append: &seqledgerv1.Append{Payload: payload},
-	}}
-}
 
 func receiptAnswer(r *seqledgerv1.Receipt, err error) (answer, error) {
 	return answer{reply: r.GetTxId(), replayed: r.GetReplayed()}, err
@@ -88,45 +106,39 @@ func receiptAnswer(r *seqledgerv1.Receipt, err error) (answer, error) {
 type unaryConn struct{ client *client.Client }
 
 func (c *unaryConn) do(ctx context.Context, j *job, _ bool) (answer, error) {
-	return receiptAnswer(c.client.Write(ctx, request(j)))
+	return receiptAnswer(c.client.Write(ctx, &seqledgerv1.WriteRequest{
+		Scope: wireScope, ClientId: j.client(), Sequence: j.sequence, IdempotencyKey: machine.FormatUUID(j.key()),
+		Operations: []*seqledgerv1.Operation{op.Append(j.payload)},
+	}))
 }
 
 func (c *unaryConn) close() error { return c.client.Close() }
 
 // streamConn has a Writer for each stream, all over one connection.
 type streamConn struct {
-	client  *client.Client
-	link    *link
-	writers sync.Map // of *streamWriter, by stream
-}
-
-// streamWriter is a Writer and its session.
-type streamWriter struct {
-	conn    *streamConn
-	writer  *writer.Writer
-	session uint64
+	client   *client.Client
+	link     *link
+	sessions sync.Map // of *session, by stream
 }
 
 func (c *streamConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
 	if repeat {
-		return c.link.do(ctx, j, repeat)
+		return c.link.do(ctx, j)
 	}
-	if err := c.give(ctx, j); err != nil {
+	s, err := c.session(ctx, j)
+	if err != nil {
 		return answer{}, err
 	}
-	p, err := j.writer.writer.Submit(ctx, appendOf(j.payload))
+	p, err := s.Submit(ctx, op.Append(j.payload))
 	if err != nil {
 		return answer{}, err
 	}
 	if p.Sequence() != j.sequence {
 		return answer{}, fmt.Errorf("the Writer numbered a write %d, want %d", p.Sequence(), j.sequence)
 	}
-	j.sent = p.Key()
+	j.session, j.sent = s.number, p.Key()
 	return receiptAnswer(p.Wait(ctx))
 }
-
-const seqledgerKeyed = "Reserve and Complete of idempotency.Ledger, a unary call each, with lease, fencing token and " +
-	"request hash, all of them compared; a call that finds the key reserved is refused"
 
 func (c *streamConn) once(ctx context.Context, key string, work func() []byte) ([]byte, error) {
 	store := idempotency.Ledger(c.client)
@@ -158,30 +170,32 @@ func (c *streamConn) once(ctx context.Context, key string, work func() []byte) (
 	return result.Response, err
 }
 
-// give gives a job the Writer of its stream. Calls for a stream come one by one.
-func (c *streamConn) give(ctx context.Context, j *job) error {
-	if j.writer != nil && j.writer.conn == c {
-		return nil
-	}
-	if known, ok := c.writers.Load(j.stream); ok {
-		j.writer = known.(*streamWriter)
-		return nil
+// session is a Writer and the number of its session.
+type session struct {
+	*writer.Writer
+
+	number uint64
+}
+
+// session returns the Writer of a job's stream. Calls for a stream come one by one.
+func (c *streamConn) session(ctx context.Context, j *job) (*session, error) {
+	if known, ok := c.sessions.Load(j.stream); ok {
+		return known.(*session), nil
 	}
 	w, err := writer.Open(ctx, c.client, writer.Options{Scope: wireScope, ClientID: j.client()})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	j.writer = &streamWriter{conn: c, writer: w, session: w.State().Session}
-	c.writers.Store(j.stream, j.writer)
-	return nil
+	s := &session{w, w.State().Session}
+	c.sessions.Store(j.stream, s)
+	return s, nil
 }
 
 func (c *streamConn) close() error {
 	return errors.Join(c.link.close(), c.client.Close())
 }
 
-// link is a WriteStream for writes that the harness numbers itself: retries, which a Writer does
-// not send without need, and streams too many for Writers. It has a connection to itself.
+// link is a WriteStream for retries, which a Writer does not send without need. It has a connection to itself.
 type link struct {
 	*batcher
 
@@ -195,7 +209,7 @@ func openLink(ctx context.Context, address string) (*link, error) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	var err error
 	url := "http://" + address + seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	l.stream, err = upgrade.Dial(ctx, upgrade.NewTransport(new(http.Transport)), url, nil, plainCodec{})
+	l.stream, err = upgrade.Dial(ctx, upgrade.NewTransport(new(http.Transport)), url, nil, message.Codec{})
 	if err != nil {
 		l.cancel()
 		return nil, err
@@ -204,11 +218,17 @@ func openLink(ctx context.Context, address string) (*link, error) {
 	return l, nil
 }
 
-// send sends calls in one frame and waits for their results.
+// send sends calls in one frame, as a Writer does, and waits for their results.
 func (l *link) send(calls []*call) {
-	frame := new(seqledgerv1.WriteStreamRequest)
+	frame := new(message.Frame)
 	for _, c := range calls {
-		frame.Writes = append(frame.Writes, request(c.job))
+		j := c.job
+		stream, errStream := message.EncodeStream(wireScope, j.client())
+		operations, errOperations := message.EncodeOperations([]*seqledgerv1.Operation{op.Append(j.payload)})
+		c.err = errors.Join(errStream, errOperations)
+		frame.Writes = append(frame.Writes, message.EncodedWrite{
+			Stream: stream, Session: j.session, Sequence: j.sequence, Key: j.sent, Operations: operations,
+		})
 	}
 	_ = l.stream.Send(frame) // when it fails, so does receiving, which says why
 	for answered := 0; answered < len(calls); {
@@ -239,29 +259,4 @@ func (l *link) close() error {
 	err := l.stream.Close()
 	l.batcher.close()
 	return err
-}
-
-// plainCodec encodes with the generated code, as the client does with writes that
-// have nothing unusual.
-type plainCodec struct{}
-
-// MarshalAppend implements upgrade.Codec.
-func (plainCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
-	if !ok {
-		return nil, fmt.Errorf("%T is not a frame", m)
-	}
-	size := frame.SizeVT()
-	dst = slices.Grow(dst, size)[:len(dst)+size]
-	_, err := frame.MarshalToSizedBufferVT(dst[len(dst)-size:])
-	return dst, err
-}
-
-// Unmarshal implements upgrade.Codec.
-func (plainCodec) Unmarshal(data []byte, m any) error {
-	if response, ok := m.(*seqledgerv1.WriteStreamResponse); ok {
-		response.Reset()
-		return response.UnmarshalVT(data)
-	}
-	return proto.Unmarshal(data, m.(proto.Message))
 }

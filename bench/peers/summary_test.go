@@ -25,11 +25,11 @@ func TestCompareIsPaired(t *testing.T) {
 	f := &findings{samples: map[cell][]harness.Values{
 		{r, "seqledger"}: speeds(100, 300, 50), {r, "redis"}: speeds(50, 150, 25),
 	}}
-	c, ok := f.compare("seqledger", "redis", r, "throughput_per_s")
+	c, ok := f.compare(cell{r, "redis"})
 	if !ok || c["median"] != 2.0 || c["low"] != 2.0 || c["high"] != 2.0 {
 		t.Errorf("want exactly 2, got %+v, %v", c, ok)
 	}
-	if _, ok := f.compare("seqledger", "etcd", r, "throughput_per_s"); ok {
+	if _, ok := f.compare(cell{r, "etcd"}); ok {
 		t.Error("compared with what was not measured")
 	}
 }
@@ -37,7 +37,7 @@ func TestCompareIsPaired(t *testing.T) {
 // One sync serves all callers that wait for it, and no others.
 func TestCheats(t *testing.T) {
 	t.Parallel()
-	fresh := func(system string, writers int, syncs any) harness.Line {
+	fresh := func(system string, writers float64, syncs any) harness.Line {
 		return harness.Line{"system": system, "workload": "fresh", "writers": writers, "fsyncs_per_write": syncs}
 	}
 	retries := fresh("retries need none", 1, 0.0)

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +30,10 @@ func countSyncs(pids []int, scratch string) (*syncCounter, error) {
 		return nil, errNoCounter
 	}
 	c := &syncCounter{output: filepath.Join(scratch, "strace")}
-	command := exec.Command(path, "-f", "-c", "-e", "trace=fsync,fdatasync", "-o", c.output, "-p", joined(pids))
+	command := exec.Command(path, "-f", "-c", "-e", "trace=fsync,fdatasync", "-o", c.output)
+	for _, pid := range pids { // it leaves out those that have ended meanwhile
+		command.Args = append(command.Args, "-p", strconv.Itoa(pid))
+	}
 	if c.process, err = process.Launch(command, c.output+".log", nil); err != nil {
 		return nil, err
 	}
@@ -65,18 +67,4 @@ func parseStrace(output string) (sum int64, err error) {
 		sum += n
 	}
 	return sum, nil
-}
-
-func joined(pids []int) string {
-	var b strings.Builder
-	for i, pid := range pids {
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); errors.Is(err, fs.ErrNotExist) {
-			continue // it has ended meanwhile, and the counters take living ones alone
-		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(pid))
-	}
-	return b.String()
 }

@@ -5,6 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strings"
+	"syscall"
 
 	"github.com/zeebo/xxh3"
 
@@ -16,9 +21,9 @@ type job struct {
 	stream   int
 	sequence uint64
 	payload  []byte
-	// Of streamConn alone: the Writer of the stream, and the key that it gave to the write.
-	writer *streamWriter
-	sent   string
+	// Of streamConn alone: the session of the stream's Writer, and the key that it gave to the write.
+	session uint64
+	sent    string
 }
 
 // key returns the idempotency key, which is as fixed as the write.
@@ -40,31 +45,31 @@ type answer struct {
 	replayed bool   // the system says that this is the stored reply
 }
 
+// decided returns the answer of write_once and of write.lua.
+func decided(outcome int64, reply string, err error) (answer, error) {
+	const committed, replayed = 1, 2
+	if err == nil && (outcome != committed && outcome != replayed || reply == "") {
+		err = fmt.Errorf("refused with outcome %d", outcome)
+	}
+	return answer{reply, outcome == replayed}, err
+}
+
 // placement is how callers reach a system.
 type placement struct {
-	callers     int
 	connections int
-	// pipelined: requests of many callers share a connection without waiting
-	// for each other's answers.
-	pipelined bool
+	pipelined   bool // requests of many callers share a connection without waiting for each other's answers
 }
 
 // system is something that can do the work.
 type system interface {
-	// start starts it with nothing in it; dir is empty and its own.
-	start(ctx context.Context, dir string) error
-	// restart ends it in an orderly way and starts it with what it had.
-	restart(ctx context.Context) error
-	// processes are those that do the server's work.
-	processes() []int
+	// launch starts its processes with what they have in dir, which is nothing at first, and waits until they answer.
+	// It also returns those that have started when it fails.
+	launch(ctx context.Context, dir string) ([]*process.Process, error)
 	// connect returns what callers call.
-	connect(ctx context.Context, p placement) (conn, error)
-	// stop ends it, also when it did not start.
-	stop() error
+	connect(ctx context.Context, at placement) (conn, error)
 }
 
-// conn is a way to a system. A caller has one call under way at most, and all
-// calls for a stream come from one caller.
+// conn is a way to a system. A caller has one call under way at most, and all calls for a stream come from one caller.
 type conn interface {
 	// do commits what has not been committed before, or repeats what was.
 	do(ctx context.Context, j *job, repeat bool) (answer, error)
@@ -86,20 +91,88 @@ var errPending = errors.New("the key is reserved")
 type kind struct {
 	name string
 	make func() system
-	// find returns the version, or an error that says how to get it.
-	find func() (string, error)
-	// settings are those that matter for durability and speed, for people.
+	// version returns the version, or an error that says how to get the system.
+	version func() (string, error)
+	// settings are those that matter for durability and speed, and which part of the work it does not do, for people.
 	settings string
-	// lacks is which part of the work it does not do.
-	lacks string
-	// connections returns pool sizes to try for a number of callers.
-	connections func(callers int, pipelined bool) []int
-	pipelines   bool // can do rows that are pipelined
-	named       bool // is measured only where -systems names it
 	// keyed is how it does a keyed pair, and what of it it does not do; empty: it does none.
-	keyed      string
-	unnumbered bool // it does keyed pairs alone
+	keyed string
+	// pools are the numbers of connections to try; without any there is one.
+	pools      []int
+	pipelines  bool // can do rows that are pipelined
+	named      bool // is measured only where -systems names it
+	unnumbered bool // does keyed pairs alone
 }
+
+func kinds() []kind {
+	const seqledgerKeyed = "Reserve and Complete of idempotency.Ledger, a unary call each, with lease, fencing token " +
+		"and request hash, all of them compared; a call that finds the key reserved is refused"
+	const etcdLacks = "; does not compare the request hash, which the client has to do; a retry goes through the log " +
+		"like a write"
+	return []kind{
+		{
+			name: "seqledger", make: func() system { return &wire{nodes: 1} }, version: module(""),
+			settings:  "defaults; writer.Writers over one WriteStream; retries over a second one",
+			pipelines: true, keyed: seqledgerKeyed,
+		},
+		{
+			name: "seqledger-unary", make: func() system { return &wire{nodes: 1, unary: true} }, version: module(""),
+			settings: "defaults; Write, Connect with protobuf",
+		},
+		{
+			name: "postgres", make: func() system { return new(postgres) }, version: postgresVersion,
+			settings: strings.Join(postgresOptions, " ") + "; one PL/pgSQL function, one round trip; pipelined: pgx " +
+				"batches, one transaction each",
+			keyed: "INSERT of a unique key ON CONFLICT DO NOTHING, then UPDATE of its result, a transaction each; no " +
+				"lease, so that the key of a caller that dies stays reserved; no fencing token; no request hash",
+			pools: []int{8, 32, 64, 128}, pipelines: true,
+		},
+		{
+			name: "redis", make: func() system { return new(redisServer) },
+			version: program("redis-server", "on Debian: apt-get install redis-server"),
+			settings: "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, one " +
+				"round trip",
+			keyed: "SET NX of a random token, then a Lua script that sets the result if the token is still there; no " +
+				"lease, so that the key of a caller that dies stays reserved; the token has no order; no request hash",
+			pools: []int{8, 64, 256}, pipelines: true,
+		},
+		{
+			name: "nats", make: func() system { return new(natsServer) },
+			version: module("github.com/nats-io/nats-server/v2"),
+			settings: "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
+				"Nats-Expected-Last-Subject-Sequence; does not compare a request hash; refuses an exact repeat for its " +
+				"expected sequence before it looks at its id, so that retries go without one; the reply is the stream's " +
+				"sequence alone; knows a retry for the duplicate window of 2 minutes",
+			pools: []int{1, 4, 16},
+		},
+		{
+			name: "etcd", make: func() system { return &etcd{members: 1} }, version: module(etcdModule),
+			settings: "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, one " +
+				"round trip" + etcdLacks,
+			pools: []int{1, 4, 16},
+		},
+		{
+			name: "restate", make: func() system { return new(restate) },
+			version:  program("restate-server", "make bench-peers gets it from npm"),
+			settings: "one node, defaults",
+			keyed: "an invocation with an idempotency key, one call; the service is in the harness and answers at once; " +
+				"no request hash; no fencing token for the work; a call that finds the key at work waits for its result",
+			pools: []int{8, 64, 256}, unnumbered: true,
+		},
+		{
+			name: "seqledger-3", make: func() system { return &wire{nodes: 3} }, version: module(""), named: true,
+			settings:  "three nodes as processes of this machine, defaults; otherwise as seqledger",
+			pipelines: true, keyed: seqledgerKeyed,
+		},
+		{
+			name: "etcd-3", make: func() system { return &etcd{members: 3} }, version: module(etcdModule), named: true,
+			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd" + etcdLacks,
+			pools:    []int{1, 4, 16},
+		},
+	}
+}
+
+const etcdModule = "go.etcd.io/etcd/server/v3"
 
 // described returns the settings, and how it does a keyed pair.
 func (k *kind) described() string {
@@ -109,92 +182,69 @@ func (k *kind) described() string {
 	return k.settings + ". A keyed pair: " + k.keyed
 }
 
-// child is a system whose server is a child process.
-type child struct {
-	dir     string
-	address string
-	process *process.Process
-	// launch starts the server with what is in dir, and sets address and process.
-	launch func(ctx context.Context) error
-}
-
-// self launches this program as the server of a system.
-func (c *child) self(ctx context.Context, name string, more ...string) (err error) {
-	command := process.Self(append([]string{"-serve", name, "-dir", c.dir}, more...)...)
-	c.process, c.address, err = process.LaunchServer(ctx, command, c.dir+".log")
-	return err
-}
-
-func (c *child) start(ctx context.Context, dir string) error {
-	c.dir = dir
-	return c.launch(ctx)
-}
-
-func (c *child) restart(ctx context.Context) error {
-	if err := c.process.Stop(); err != nil {
-		return err
+// connections returns the pools to try: those not larger than the callers, or as many as there are callers. Pipelined,
+// few connections are the point.
+func (k *kind) connections(callers int, pipelined bool) (fit []int) {
+	if len(k.pools) == 0 {
+		return []int{1}
 	}
-	return c.launch(ctx)
-}
-
-func (c *child) processes() []int { return c.process.Tree() }
-
-func (c *child) stop() error { return c.process.Stop() }
-
-func builtIn(module string) func() (string, error) {
-	return func() (string, error) { return moduleVersion(module), nil }
-}
-
-func oneConnection(int, bool) []int { return []int{1} }
-
-func kinds() []kind {
-	return []kind{
-		{name: "seqledger", make: newWire(true), find: builtIn(""),
-			settings:    "defaults; writer.Writers over one WriteStream; retries over a second one",
-			connections: oneConnection, pipelines: true, keyed: seqledgerKeyed},
-		{name: "seqledger-unary", make: newWire(false), find: builtIn(""),
-			connections: oneConnection,
-			settings:    "defaults; Write, Connect with protobuf"},
-		{name: "postgres", make: newPostgres, find: findPostgres, settings: postgresSettings,
-			connections: pools(8, 32, 64, 128), pipelines: true, keyed: postgresKeyed},
-		{name: "redis", make: newRedis, find: findRedis, settings: redisSettings,
-			connections: pools(8, 64, 256), pipelines: true, keyed: redisKeyed},
-		{name: "nats", make: newNATS,
-			find:     builtIn("github.com/nats-io/nats-server/v2"),
-			settings: natsSettings, connections: pools(1, 4, 16),
-			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id " +
-				"is looked at, so that retries go without one; the reply is the stream's sequence alone; a retry is " +
-				"known for the duplicate window of 2 minutes, not for ever"},
-		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
-			settings: etcdSettings, connections: pools(1, 4, 16),
-			lacks: etcdLacks},
-		{name: "restate", make: newRestate, find: findRestate, settings: "one node, defaults", unnumbered: true,
-			connections: pools(8, 64, 256), keyed: restateKeyed},
-		{name: "seqledger-3", make: newWireCluster, find: builtIn(""), connections: oneConnection, named: true,
-			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true,
-			keyed: seqledgerKeyed},
-		{name: "etcd-3", make: newEtcdCluster, find: builtIn("go.etcd.io/etcd/server/v3"), named: true,
-			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd",
-			lacks:    etcdLacks, connections: pools(1, 4, 16)},
+	if pipelined {
+		return []int{1, 2, 4, 8}
 	}
-}
-
-// pools returns pool sizes to try: those not larger than the callers, or as
-// many as there are callers. Pipelined, few connections are the point.
-func pools(sizes ...int) func(callers int, pipelined bool) []int {
-	return func(callers int, pipelined bool) []int {
-		if pipelined {
-			return []int{1, 2, 4, 8}
+	for _, size := range k.pools {
+		if size < callers {
+			fit = append(fit, size)
 		}
-		var fit []int
-		for _, size := range sizes {
-			if size < callers {
-				fit = append(fit, size)
+	}
+	if callers <= k.pools[len(k.pools)-1] {
+		fit = append(fit, callers)
+	}
+	return fit
+}
+
+// module returns the version of a module in this program; "" asks for seqledger itself.
+func module(path string) func() (string, error) {
+	return func() (string, error) {
+		if path == "" {
+			return "this source tree", nil
+		}
+		if info, ok := debug.ReadBuildInfo(); ok {
+			for _, dependency := range info.Deps {
+				if dependency.Path == path {
+					return path + " " + dependency.Version, nil
+				}
 			}
 		}
-		if most := sizes[len(sizes)-1]; callers <= most {
-			fit = append(fit, callers)
-		}
-		return fit
+		return path, nil
 	}
+}
+
+// program returns the first words of what an installed program says of its version.
+func program(name, otherwise string) func() (string, error) {
+	return func() (string, error) {
+		if process.Find(name, "") == "" {
+			return "", fmt.Errorf("not found; %s", otherwise)
+		}
+		out, err := exec.Command(name, "--version").Output()
+		words := strings.Fields(string(out))
+		return strings.Join(words[:min(3, len(words))], " "), err
+	}
+}
+
+// launchSelf launches this program as the server of a system, and returns the address that it tells.
+func launchSelf(ctx context.Context, dir string, arguments ...string) (*process.Process, string, error) {
+	command := process.Self(append(arguments, "-dir", dir)...)
+	return process.LaunchServer(ctx, command, dir+".log")
+}
+
+// launchOther launches a server of somebody else's as a user, which may be nil, and waits until it answers.
+func launchOther(
+	ctx context.Context, command *exec.Cmd, user *syscall.Credential, dir string, answers func(context.Context) error,
+) ([]*process.Process, error) {
+	p, err := process.Launch(command, dir+".log", user)
+	if err != nil {
+		return nil, err
+	}
+	p.Signal = os.Interrupt // PostgreSQL does not wait for its clients then
+	return []*process.Process{p}, p.Ready(ctx, answers)
 }

@@ -31,11 +31,11 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := k.find(); err != nil {
+			if _, err := k.version(); err != nil {
 				t.Skip(err)
 			}
 			dir := filepath.Join(t.TempDir(), k.name)
-			s := k.make()
+			s := newInstance(&k, dir)
 			t.Cleanup(func() {
 				if err := s.stop(); err != nil {
 					t.Error(err)
@@ -50,13 +50,13 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := s.start(t.Context(), dir); err != nil {
+			if err := s.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if len(s.processes()) == 0 {
+			if len(s.pids()) == 0 {
 				t.Error("no process to look at")
 			}
-			placements := []placement{{callers: 2, connections: 2}}
+			placements := []placement{{connections: 2}}
 			if k.keyed != "" {
 				samePair(t, s, placements[0])
 			}
@@ -64,10 +64,10 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 				return
 			}
 			if k.pipelines {
-				placements = append(placements, placement{callers: 2, connections: 1, pipelined: true})
+				placements = append(placements, placement{connections: 1, pipelined: true})
 			}
 			for i, at := range placements {
-				sameWork(t, &k, s, at, 10*i)
+				sameWork(t, s, at, 10*i)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 
 // sameWork writes two writes to a stream and asks for what must be answered and
 // what must be refused, before and after a restart.
-func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
+func sameWork(t *testing.T, s *instance, at placement, stream int) {
 	t.Helper()
 	to, err := s.connect(t.Context(), at)
 	if err != nil {
@@ -100,12 +100,12 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 	}
 	again(to, "at once")
 	// A Writer numbers its writes itself, and nats by subject.
-	if !slices.Contains([]string{"nats", "seqledger", "seqledger-3"}, k.name) {
+	if !slices.Contains([]string{"nats", "seqledger", "seqledger-3"}, s.kind.name) {
 		if a, err := to.do(t.Context(), &job{stream: stream, sequence: 4, payload: payload(128)}, false); err == nil {
 			t.Errorf("a gap was answered with %+v", a)
 		}
 	}
-	if k.name != "nats" { // which compares no hash; said in its lacks
+	if s.kind.name != "nats" { // which compares no hash; said in its settings
 		if a, err := to.do(t.Context(), &job{stream: stream, sequence: 2, payload: payload(129)}, true); err == nil {
 			t.Errorf("another request under a sequence was answered with %+v", a)
 		}
@@ -113,7 +113,7 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 	if err := to.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.restart(t.Context()); err != nil {
+	if err := errors.Join(s.stop(), s.start(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if to, err = s.connect(t.Context(), at); err != nil {
@@ -126,7 +126,7 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 }
 
 // samePair does a keyed pair and asks for its key again: while its work is done, afterwards, and after a restart.
-func samePair(t *testing.T, s system, at placement) {
+func samePair(t *testing.T, s *instance, at placement) {
 	t.Helper()
 	connect := func() keyedConn {
 		to, err := s.connect(t.Context(), at)
@@ -136,7 +136,7 @@ func samePair(t *testing.T, s system, at placement) {
 		return to.(keyedConn)
 	}
 	pending := errPending
-	if _, waits := s.(*restate); waits {
+	if _, waits := s.system.(*restate); waits {
 		pending = nil
 	}
 	stored := payload(smallPayload)
@@ -167,7 +167,7 @@ func samePair(t *testing.T, s system, at placement) {
 		t.Fatalf("%q, %v", result, err)
 	}
 	refused(to, "at once", nil)
-	if err := errors.Join(to.close(), s.restart(t.Context())); err != nil {
+	if err := errors.Join(to.close(), s.stop(), s.start(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	to = connect()
