@@ -174,9 +174,8 @@ func (a *attack) measure(ctx context.Context, b *bed) error {
 	if err != nil {
 		return err
 	}
-	lines := []harness.Line{
-		told(done, ""), told("largest RSS of the server", mebibytes(harness.Memory("VmHWM", b.server.Pid))),
-	}
+	memory := fmt.Sprint(harness.Memory("VmHWM", b.server.Pid)>>20, " MiB")
+	lines := []harness.Line{told(done, ""), told("largest RSS of the server", memory)}
 	var refused []error
 	for _, c := range good {
 		was, is := c.alone.Milliseconds(99), c.meanwhile.Milliseconds(99)

@@ -26,8 +26,8 @@ var committedAllocations []byte
 // small because the figures vary by about a hundredth.
 const allocationsGrow = 0.03
 
-const allocsFailure = "more allocations per write: find them with go run ./bench -only engine/256 -profile /tmp/p, or, " +
-	"if they are worth it, write the new figures into bench/allocs.json and say why"
+const allocsFailure = "more allocations per write: find them with go run ./bench -only engine/256 -profile /tmp/p, " +
+	"or, if they are worth it, write the new figures into bench/allocs.json and say why"
 
 var allocColumns = harness.Columns{
 	{Head: "row", Name: "row", Width: -20},
@@ -59,17 +59,15 @@ func allocRows(*options) []row {
 	var rows []row
 	for _, r := range allAllocRows {
 		rows = append(rows, row{r.name, func(ctx context.Context, b *bed) error {
-			n, err := r.measure(ctx, b)
-			if err != nil {
-				return err
-			}
 			var committed map[string]float64
 			if err := json.Unmarshal(committedAllocations, &committed); err != nil {
 				return err
 			}
-			return b.tell(harness.Line{
-				"allocs_per_write": n, "committed": committed[r.name], "verdict": verdict(acceptable(n, committed[r.name])),
-			})
+			n, err := r.measure(ctx, b)
+			most := committed[r.name]
+			return errors.Join(err, b.tell(harness.Line{
+				"allocs_per_write": n, "committed": most, "verdict": verdict(acceptable(n, most)),
+			}))
 		}})
 	}
 	return rows

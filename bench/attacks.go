@@ -247,7 +247,7 @@ func send(stream *writeStream, client string, writes, bytes int) *sync.WaitGroup
 	return &sending
 }
 
-// streamedWrites sends frames of writes on several streams as fast as the server accepts them.
+// streamedWrites sends frames of writes on several streams as fast as the server accepts them, and counts the results.
 func streamedWrites(streams, writes, bytes int) func(context.Context, *options, *target) (string, error) {
 	return func(ctx context.Context, _ *options, t *target) (string, error) {
 		var committed, refused atomic.Int64
@@ -255,7 +255,20 @@ func streamedWrites(streams, writes, bytes int) func(context.Context, *options, 
 			api, disconnect := t.api("bad")
 			defer disconnect()
 			for life := 0; ctx.Err() == nil; life++ {
-				flood(ctx, api, fmt.Sprintf("flood-%d-%d", i, life), writes, bytes, &committed, &refused)
+				stream := api.WriteStream(ctx)
+				sending := send(stream, fmt.Sprintf("flood-%d-%d", i, life), writes, bytes)
+				answer, err := stream.Receive()
+				for ; err == nil; answer, err = stream.Receive() {
+					for _, r := range answer.Results {
+						if r.GetReceipt() != nil {
+							committed.Add(1)
+						} else {
+							refused.Add(1)
+						}
+					}
+				}
+				_ = errors.Join(stream.CloseRequest(), stream.CloseResponse()) // it has ended
+				sending.Wait()
 				load.Pause(ctx, 50*time.Millisecond)
 			}
 			return nil
@@ -263,27 +276,6 @@ func streamedWrites(streams, writes, bytes int) func(context.Context, *options, 
 		return fmt.Sprintf("%d streams: %d writes of %d bytes committed, %d refused", streams, committed.Load(), bytes,
 			refused.Load()), err
 	}
-}
-
-// flood sends frames until the stream ends, and counts the results.
-func flood(ctx context.Context, api service, client string, writes, bytes int, committed, refused *atomic.Int64) {
-	stream := api.WriteStream(ctx)
-	sending := send(stream, client, writes, bytes)
-	for {
-		answer, err := stream.Receive()
-		if err != nil {
-			break
-		}
-		for _, r := range answer.Results {
-			if r.GetReceipt() != nil {
-				committed.Add(1)
-			} else {
-				refused.Add(1)
-			}
-		}
-	}
-	_ = errors.Join(stream.CloseRequest(), stream.CloseResponse()) // it has ended
-	sending.Wait()
 }
 
 // service is the API as a tenant calls it.
@@ -307,8 +299,8 @@ func (t *target) deafAPI(id string) (s service, disconnect func()) {
 // connections numbers those of apiOver.
 var connections atomic.Int64
 
-// apiOver calls over cleartext HTTP/2. disconnect closes the connections, because CloseIdleConnections would leave those
-// open whose last stream net/http has not yet seen end.
+// apiOver calls over cleartext HTTP/2. disconnect closes the connections, because CloseIdleConnections would leave
+// those open whose last stream net/http has not yet seen end.
 func (t *target) apiOver(id string, over *http.Transport) (s service, disconnect func()) {
 	var mu sync.Mutex
 	var opened []net.Conn

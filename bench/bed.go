@@ -99,22 +99,21 @@ func (b *bed) client(o client.Options) (*client.Client, error) {
 // meter reads the usage of this process and of the server. Allocations are of both together.
 func (b *bed) meter() (map[string]float64, error) {
 	var pids []int
+	mallocs := 0.0
 	if b.server != nil {
 		pids = append(pids, b.server.Pid)
-	}
-	v, err := harness.Usage(b.dir, pids...)()
-	if err != nil {
-		return nil, err
+		var err error
+		if mallocs, err = b.server.metric(context.Background(), "go_memstats_mallocs_total"); err != nil {
+			return nil, err
+		}
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	v["allocs_per_write"] = float64(m.Mallocs)
-	if b.server != nil {
-		mallocs, err := b.server.metric(context.Background(), "go_memstats_mallocs_total")
-		v["allocs_per_write"] += mallocs
-		return v, err
+	v, err := harness.Usage(b.dir, pids...)()
+	if err == nil {
+		v["allocs_per_write"] = float64(m.Mallocs) + mallocs
 	}
-	return v, nil
+	return v, err
 }
 
 // startProfile starts a CPU profile if there is a prefix for its name.

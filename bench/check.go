@@ -31,14 +31,13 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	rounds := flags.Int("pairs", 7, "how often each side is measured")
 	duration := flags.Duration("duration", time.Second, "how long each row is measured each time")
 	tolerate := flags.Float64("tolerate", 0.15, "how much slower the median may be, as a fraction")
-	below := flags.String("dir", "", "build and write below this directory (default: the system's temporary directory)")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 || *rounds < 1 {
 		return errors.New("check takes flags alone, and -pairs must be at least 1; see -help")
 	}
-	dir, err := os.MkdirTemp(*below, "seqledger-check-*")
+	dir, err := os.MkdirTemp("", "seqledger-check-*")
 	if err != nil {
 		return err
 	}

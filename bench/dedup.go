@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,7 +54,7 @@ func buildWithoutDedup(ctx context.Context, dir string) (binary string, err erro
 			return "", fmt.Errorf("%s has %q %d times, want once", w.file, w.before, n)
 		}
 		replace[source] = patched
-		content = []byte(strings.Replace(string(content), w.before, w.insert+w.before, 1))
+		content = bytes.Replace(content, []byte(w.before), []byte(w.insert+w.before), 1)
 		if err := os.WriteFile(patched, content, 0o600); err != nil {
 			return "", err
 		}

@@ -226,8 +226,6 @@ func verdict(reached bool) string {
 
 func milliseconds(ms float64) string { return fmt.Sprintf("%.2f ms", ms) }
 
-func mebibytes(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }
-
 // scaled returns a part of the full size.
 func scaled(o *options, n int) int { return max(1, int(float64(n)*o.fraction)) }
 

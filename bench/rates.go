@@ -86,13 +86,11 @@ func rateRows(*options) []row {
 
 // measure measures one row.
 func (r *rate) measure(ctx context.Context, b *bed, workers int) (load.Result, error) {
-	var err error
+	open := b.openLedger
 	if r.server {
-		err = errors.Join(b.startServer(ctx), b.profile())
-	} else {
-		err = errors.Join(b.openLedger(ctx), b.profile())
+		open = func(ctx context.Context) error { return b.startServer(ctx) }
 	}
-	if err != nil {
+	if err := errors.Join(open(ctx), b.profile()); err != nil {
 		return load.Result{}, err
 	}
 	operation, err := r.prepare(ctx, b, workers)

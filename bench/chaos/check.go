@@ -10,41 +10,18 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// describe asks any node for the cluster as its leader sees it.
-func (c *cluster) describe(ctx context.Context) (*seqledgerv1.Cluster, error) {
-	var cluster *seqledgerv1.Cluster
-	err := c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) (err error) {
-		cluster, err = admin.GetCluster(ctx, conn)
-		return err
-	})
-	return cluster, err
-}
-
 // awaitVoters waits until all nodes have a vote: without those that have none yet, the others are no majority.
 func (c *cluster) awaitVoters(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, votersPatience)
-	defer cancel()
-	for {
-		cluster, err := c.describe(ctx)
-		without := func(m *seqledgerv1.ClusterMember) bool { return !m.GetVoter() }
-		if err == nil && len(cluster.Members) == len(c.nodes) && !slices.ContainsFunc(cluster.Members, without) {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("not all nodes have a vote after %s: %v", votersPatience, cluster), err)
-		}
-		load.Pause(ctx, 50*time.Millisecond)
-	}
+	_, err := harness.AwaitVoters(ctx, c.servers(), len(c.nodes))
+	return err
 }
-
-// votersPatience is how long nodes may take to catch up.
-const votersPatience = time.Minute
 
 // errHandedOver repeats the question: the leader has handed over and can be removed now.
 var errHandedOver = errors.New("the leader has handed over")

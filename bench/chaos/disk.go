@@ -39,10 +39,7 @@ func mountDisks(ctx context.Context, dir string, n int, bytes int64) (unmount fu
 	for i := 1; i <= n; i++ {
 		path := diskOf(dir, i)
 		image := path + ".ext4"
-		f, err := os.Create(image)
-		if err == nil {
-			err = errors.Join(f.Truncate(bytes), f.Close(), os.MkdirAll(path, 0o755))
-		}
+		err := errors.Join(os.MkdirAll(path, 0o755), os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes))
 		if err == nil {
 			// Without blocks for root alone: the nodes are root's.
 			err = run(ctx, dir, "mkfs.ext4", "-q", "-m", "0", image)
@@ -79,9 +76,6 @@ func fill(ctx context.Context, path string) (err error) {
 	return err
 }
 
-// smallestBlock is what the smallest file of an ext4 takes.
-const smallestBlock = 1 << 10
-
 // fillOnce appends to a file until there is no room, and returns how many bytes that were.
 func fillOnce(path string) (wrote int64, err error) {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -89,7 +83,7 @@ func fillOnce(path string) (wrote int64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
-	for chunk := make([]byte, smallestBlock); ; {
+	for chunk := make([]byte, 1<<10); ; { // what the smallest file of an ext4 takes
 		n, err := f.Write(chunk)
 		wrote += int64(n)
 		if errors.Is(err, syscall.ENOSPC) {
@@ -103,14 +97,12 @@ func fillOnce(path string) (wrote int64, err error) {
 
 // diskFaults are what can happen to a disk.
 var diskFaults = []fault{
-	{"a disk is full", 2, func(ctx context.Context, a *adversary) error { return a.fillDisk(ctx, a.any()) }},
-	{"the leader's disk hangs", 2, func(ctx context.Context, a *adversary) error {
-		return a.hang(ctx, a.leader(ctx), a.between(time.Second, 4*time.Second))
+	{"a disk is full", 2, (*adversary).any, (*adversary).fillDisk},
+	{"the leader's disk hangs", 2, (*adversary).leader, func(a *adversary, ctx context.Context, d *node) error {
+		return a.hang(ctx, d, a.between(time.Second, 4*time.Second))
 	}},
-	{"the leader's disk is slow", 1, func(ctx context.Context, a *adversary) error {
-		return a.slow(ctx, a.leader(ctx))
-	}},
-	{"a disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.any()) }},
+	{"the leader's disk is slow", 1, (*adversary).leader, (*adversary).slow},
+	{"a disk is slow", 1, (*adversary).any, (*adversary).slow},
 }
 
 // fillDisk leaves nothing of its disk to a node for a while. It refuses writes or stops, whichever comes first, and

@@ -56,10 +56,11 @@ func TestHang(t *testing.T) {
 	t.Parallel()
 	const hangs = 200 * time.Millisecond
 	path := diskOf(testDisks(t, 1), 1)
-	over, longest := make(chan struct{}), make(chan time.Duration)
-	go func() { // ends when over is closed
+	over, end := context.WithCancel(t.Context())
+	longest := make(chan time.Duration)
+	go func() { // ends with over
 		var most time.Duration
-		for !ended(over) {
+		for over.Err() == nil {
 			began := time.Now()
 			if err := os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600); err != nil {
 				t.Error(err)
@@ -70,7 +71,7 @@ func TestHang(t *testing.T) {
 	}()
 	d := &node{dir: filepath.Join(path, "data")}
 	must.Do(t, new(adversary).hang(t.Context(), d, hangs))
-	close(over)
+	end()
 	if took := <-longest; took < hangs/2 {
 		t.Errorf("a write took %s at most while the disk hung for %s", took, hangs)
 	}

@@ -20,6 +20,8 @@ import (
 var scope = &seqledgerv1.Scope{Organization: "chaos", Vault: "main"}
 
 const (
+	appenders   = 8 // clients that append what is meant once
+	callers     = 4 // clients that read and write registers
 	registers   = 4
 	readTimeout = 5 * time.Second
 )
@@ -32,8 +34,8 @@ type workload struct {
 	began time.Time
 
 	mu         sync.Mutex
-	attempted  map[string]bool   // payloads
-	acked      map[string]string // payload to transaction
+	attempted  map[string]bool // payloads
+	acked      map[string]bool // those that are acknowledged
 	operations []porcupine.Operation
 	slowest    time.Duration // longest wait for an acknowledgement of an append
 	slowestAt  time.Duration // when it began, since began
@@ -44,50 +46,27 @@ type workload struct {
 // that hangs is a finding, and no reason to wait.
 const settlePatience = 2 * time.Minute
 
-// start runs the clients until settle is called, which waits for them.
+// start runs the clients until settle is called, which waits until everything is settled.
 func (l *workload) start(ctx context.Context, o *options) (settle func() error) {
 	ctx, cancel := context.WithCancel(ctx)
-	over, settled := make(chan struct{}), make(chan struct{})
-	// Ends when over is closed and all is settled, or with ctx.
-	go func() {
-		defer close(settled)
-		l.run(ctx, o.appenders, o.callers, o.seed, over)
-	}()
-	return func() (err error) {
-		close(over)
-		patience := time.NewTimer(settlePatience)
-		defer patience.Stop()
-		select {
-		case <-settled:
-		case <-patience.C:
-			err = fmt.Errorf("clients still wait for answers after %s", settlePatience)
-		}
-		cancel()
-		// Waited for, because what the clients have noted is read next.
-		<-settled
-		return err
-	}
-}
-
-// run starts the clients and returns when over is closed and everything is settled.
-func (l *workload) run(ctx context.Context, appenders, callers int, seed uint64, over <-chan struct{}) {
+	over, end := context.WithCancel(ctx)
 	var clients sync.WaitGroup
 	for i := range appenders {
-		clients.Go(func() { l.note(l.append(ctx, fmt.Sprint("appender-", i), over)) }) // ends with over or ctx
+		clients.Go(func() { l.note(l.append(ctx, over, fmt.Sprint("appender-", i))) }) // ends with over or ctx
 	}
 	for i := range callers {
-		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		clients.Go(func() { l.note(l.call(ctx, i, random, over)) }) // the same
+		random := rand.New(rand.NewPCG(o.seed, uint64(i)))
+		clients.Go(func() { l.note(l.call(ctx, over, i, random)) }) // the same
 	}
-	clients.Wait()
-}
-
-func ended(over <-chan struct{}) bool {
-	select {
-	case <-over:
-		return true
-	default:
-		return false
+	return func() error {
+		end()
+		hung := time.AfterFunc(settlePatience, cancel)
+		clients.Wait()
+		cancel()
+		if !hung.Stop() {
+			return fmt.Errorf("clients still waited for answers after %s", settlePatience)
+		}
+		return nil
 	}
 }
 
@@ -100,74 +79,63 @@ func (l *workload) note(err error) {
 }
 
 // append appends payloads that are each meant once.
-func (l *workload) append(ctx context.Context, name string, over <-chan struct{}) error {
+func (l *workload) append(ctx, over context.Context, name string) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
 	}
 	defer c.Close() //nolint:errcheck // What it has sent is settled.
-	if l.plain {
-		return l.appendPlainly(ctx, c, name, over)
-	}
-	if l.early {
-		return l.appendEarly(ctx, c, name, over)
-	}
-	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: name})
+	write, settle, err := l.writer(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	for n := 0; !ended(over); n++ {
+	for n := 0; over.Err() == nil; n++ {
 		payload := fmt.Sprint(name, " ", n)
 		began := l.attempt(payload)
-		receipt, err := w.Write(ctx, op.Append([]byte(payload)))
-		if err != nil {
+		if err := write(op.Append([]byte(payload))); err != nil {
 			return fmt.Errorf("%s: %w", payload, err)
 		}
-		l.acknowledged(payload, receipt.TxId, began)
+		l.acknowledged(payload, began)
 	}
-	return w.Close(ctx)
+	return settle()
 }
 
-// appendPlainly is what a client does that keeps no number: it repeats until it gets an answer.
-func (l *workload) appendPlainly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
-	sequence := uint64(0)
-	for n := 0; !ended(over); n++ {
-		payload := fmt.Sprint(name, " ", n)
-		began := l.attempt(payload)
-		for ctx.Err() == nil {
-			sequence++
-			attempt, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-			receipt, err := c.Write(attempt, &seqledgerv1.WriteRequest{
-				Scope: scope, ClientId: fmt.Sprint(name, "-", sequence), Sequence: 1,
-				Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
-			})
-			cancel()
-			if err == nil {
-				l.acknowledged(payload, receipt.TxId, began)
-				break
-			}
-		}
-	}
-	return ctx.Err()
-}
-
-// earlyPatience is what a client gives a write that does not wait for its outcome.
-const earlyPatience = 20 * time.Millisecond
-
-// appendEarly is what a client does that takes for acknowledged what it has sent.
-func (l *workload) appendEarly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
-	for n := 0; !ended(over) && ctx.Err() == nil; n++ {
-		payload := fmt.Sprint(name, " ", n)
-		began := l.attempt(payload)
-		attempt, cancel := context.WithTimeout(ctx, earlyPatience)
-		_, _ = c.Write(attempt, &seqledgerv1.WriteRequest{ // whatever became of it: that is what the control is about
-			Scope: scope, ClientId: fmt.Sprint(name, "-", n), Sequence: 1,
-			Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
+// writer returns how a client writes something until it takes it for acknowledged, and what it does at the end.
+func (l *workload) writer(ctx context.Context, c *client.Client, name string) (
+	write func(*seqledgerv1.Operation) error, settle func() error, err error,
+) {
+	number := 0
+	anew := func(o *seqledgerv1.Operation, patience time.Duration) error {
+		number++
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_, err := c.Write(ctx, &seqledgerv1.WriteRequest{
+			Scope: scope, ClientId: fmt.Sprint(name, "-", number), Sequence: 1, Operations: []*seqledgerv1.Operation{o},
 		})
-		cancel()
-		l.acknowledged(payload, "", began)
+		return err
 	}
-	return ctx.Err()
+	switch {
+	case l.plain: // what a client does that keeps no number: it repeats until it gets an answer
+		return func(o *seqledgerv1.Operation) error {
+			for anew(o, 200*time.Millisecond) != nil && ctx.Err() == nil {
+				continue
+			}
+			return ctx.Err()
+		}, ctx.Err, nil
+	case l.early: // what a client does that takes for acknowledged what it has sent, whatever became of it
+		return func(o *seqledgerv1.Operation) error {
+			_ = anew(o, 20*time.Millisecond)
+			return ctx.Err()
+		}, ctx.Err, nil
+	}
+	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: name})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(o *seqledgerv1.Operation) error {
+		_, err := w.Write(ctx, o)
+		return err
+	}, func() error { return w.Close(ctx) }, nil
 }
 
 func (l *workload) attempt(payload string) time.Time {
@@ -177,10 +145,10 @@ func (l *workload) attempt(payload string) time.Time {
 	return time.Now()
 }
 
-func (l *workload) acknowledged(payload, tx string, began time.Time) {
+func (l *workload) acknowledged(payload string, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.acked[payload] = tx
+	l.acked[payload] = true
 	if took := time.Since(began); took > l.slowest {
 		l.slowest, l.slowestAt = took, began.Sub(l.began)
 	}
@@ -205,7 +173,7 @@ type output struct {
 }
 
 // call reads and writes registers, each through the node that it happens to ask.
-func (l *workload) call(ctx context.Context, id int, random *rand.Rand, over <-chan struct{}) error {
+func (l *workload) call(ctx, over context.Context, id int, random *rand.Rand) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
@@ -225,7 +193,7 @@ func (l *workload) call(ctx context.Context, id int, random *rand.Rand, over <-c
 		return err
 	}
 	seen := map[string]string{}
-	for n := 0; !ended(over); n++ {
+	for n := 0; over.Err() == nil; n++ {
 		in := input{kind: random.IntN(3), key: fmt.Sprint("r", random.IntN(registers)), new: fmt.Sprint(id, "/", n)}
 		if in.old = seen[in.key]; in.kind == kindSwap && in.old == "" {
 			in.kind = kindRead

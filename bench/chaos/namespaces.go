@@ -8,6 +8,9 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // namespaces is a network whose nodes are in network namespaces of their own, with a router between them and the
@@ -101,64 +104,67 @@ func (n *namespaces) add(ctx context.Context, d *node) error {
 	)
 }
 
-// command returns a command that runs a server in a node's namespace, without TLS, because the network is private.
-func (n *namespaces) command(d *node, binary string, arguments []string) *exec.Cmd {
-	in := []string{"netns", "exec", n.of(d), binary}
-	return exec.Command("ip", slices.Concat(in, arguments, []string{
+// command runs the command of a server in a node's namespace, without TLS, because the network is private.
+func (n *namespaces) command(d *node, server *exec.Cmd) *exec.Cmd {
+	return exec.Command("ip", slices.Concat([]string{"netns", "exec", n.of(d)}, server.Args, []string{
 		"--insecure", "--peer-insecure",
 	})...)
 }
 
 // networkFaults are what the router can do.
 var networkFaults = []fault{
-	{"cut a node off", 3, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.any(), a.c.network.setCut)
-	}},
-	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.any(), a.c.network.setDeaf)
-	}},
-	{"a node is unplugged", 2, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.any(), a.c.network.setUnplugged)
-	}},
-	{"the leader is unplugged", 2, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.leader(ctx), a.c.network.setUnplugged)
-	}},
+	{"cut a node off", 3, (*adversary).any, part((*namespaces).cutOff)},
+	{"a node hears nothing", 2, (*adversary).any, part((*namespaces).deaf)},
+	{"a node is unplugged", 2, (*adversary).any, part((*namespaces).unplugged)},
+	{"the leader is unplugged", 2, (*adversary).leader, part((*namespaces).unplugged)},
 }
 
-// drop lets the router drop what goes from one address to another, or carry it again.
-func (n *namespaces) drop(ctx context.Context, from, to string, drop bool) error {
+// part lets the router drop something of a node for a while.
+func part(of func(*namespaces, *node) []route) func(*adversary, context.Context, *node) error {
+	return func(a *adversary, ctx context.Context, d *node) error {
+		routes := of(a.c.network, d)
+		err := a.c.network.drop(ctx, routes, true)
+		load.Pause(ctx, a.between(time.Second, 4*time.Second))
+		return errors.Join(err, a.c.network.drop(ctx, routes, false))
+	}
+}
+
+// route is where packets come from, and where they go to.
+type route struct{ from, to string }
+
+// cutOff is all between a node and the others.
+func (n *namespaces) cutOff(d *node) []route {
+	return append(n.deaf(d), route{n.address(d), fmt.Sprintf(nodesAt, n.prefix)})
+}
+
+// deaf is what the others send to a node.
+func (n *namespaces) deaf(d *node) []route {
+	return []route{{fmt.Sprintf(nodesAt, n.prefix), n.address(d)}}
+}
+
+// unplugged is all that goes to a node, or comes from it, clients' too.
+func (n *namespaces) unplugged(d *node) []route {
+	return []route{{"all", n.address(d)}, {n.address(d), "all"}}
+}
+
+// drop lets the router drop what goes on some routes, or carry it again.
+func (n *namespaces) drop(ctx context.Context, routes []route, drop bool) (err error) {
 	do := "add"
 	if !drop {
 		do = "del"
 	}
-	return n.ip(ctx, fmt.Sprintf("-n %s rule %s from %s to %s blackhole", n.router, do, from, to))
-}
-
-// setCut drops all between a node and the others, or carries it again.
-func (n *namespaces) setCut(ctx context.Context, d *node, cut bool) error {
-	nodes := fmt.Sprintf(nodesAt, n.prefix)
-	return errors.Join(n.drop(ctx, nodes, n.address(d), cut), n.drop(ctx, n.address(d), nodes, cut))
-}
-
-// setDeaf drops what the others send to a node, or carries it again.
-func (n *namespaces) setDeaf(ctx context.Context, d *node, deaf bool) error {
-	return n.drop(ctx, fmt.Sprintf(nodesAt, n.prefix), n.address(d), deaf)
-}
-
-// setUnplugged drops all that goes to a node, or comes from it, clients' too, or carries it again.
-func (n *namespaces) setUnplugged(ctx context.Context, d *node, unplugged bool) error {
-	return errors.Join(n.drop(ctx, "all", n.address(d), unplugged), n.drop(ctx, n.address(d), "all", unplugged))
+	for _, r := range routes {
+		rule := fmt.Sprintf("-n %s rule %s from %s to %s blackhole", n.router, do, r.from, r.to)
+		err = errors.Join(err, n.ip(ctx, rule))
+	}
+	return err
 }
 
 // close removes the namespaces, whose processes must have ended, and with them what was between them.
 func (n *namespaces) close(nodes []*node) error {
-	commands := []string{"netns del " + n.router}
+	err := n.ip(context.Background(), "netns del "+n.router)
 	for _, d := range nodes {
-		commands = append(commands, "netns del "+n.of(d))
+		err = errors.Join(err, n.ip(context.Background(), "netns del "+n.of(d)))
 	}
-	var errs []error
-	for _, c := range commands {
-		errs = append(errs, n.ip(context.Background(), c))
-	}
-	return errors.Join(errs...)
+	return err
 }

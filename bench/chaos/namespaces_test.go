@@ -62,18 +62,13 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 	n := testNamespaces(t)
 	c := testParted(t, binary, n)
 	for _, d := range c.nodes {
-		mustSet(t, n.setUnplugged, d, true)
+		must.Do(t, n.drop(t.Context(), n.unplugged(d), true))
 		if err := answers(t.Context(), d.client); err == nil {
 			t.Errorf("node %d is unplugged, and answers", d.number)
 		}
-		mustSet(t, n.setUnplugged, d, false)
+		must.Do(t, n.drop(t.Context(), n.unplugged(d), false))
 		awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
 	}
-}
-
-func mustSet(t *testing.T, set func(context.Context, *node, bool) error, d *node, parted bool) {
-	t.Helper()
-	must.Do(t, set(t.Context(), d, parted))
 }
 
 // testParted parts each node of a cluster from the others in each way.
@@ -88,16 +83,16 @@ func testParted(t *testing.T, binary string, w *namespaces) *cluster {
 	must.Do(t, err)
 	for _, d := range c.nodes {
 		for name, part := range map[string]struct {
-			set  func(context.Context, *node, bool) error
-			done func(*seqledgerv1.Cluster) bool
+			routes []route
+			done   func(*seqledgerv1.Cluster) bool
 		}{
-			"cut off": {w.setCut, func(s *seqledgerv1.Cluster) bool { return s.Leader == 0 }},
-			"deaf":    {w.setDeaf, func(s *seqledgerv1.Cluster) bool { return s.Leader != s.Self }},
+			"cut off": {w.cutOff(d), func(s *seqledgerv1.Cluster) bool { return s.Leader == 0 }},
+			"deaf":    {w.deaf(d), func(s *seqledgerv1.Cluster) bool { return s.Leader != s.Self }},
 		} {
 			awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
-			mustSet(t, part.set, d, true)
+			must.Do(t, w.drop(t.Context(), part.routes, true))
 			awaitCluster(t, d, "what is so when it is "+name, part.done)
-			mustSet(t, part.set, d, false)
+			must.Do(t, w.drop(t.Context(), part.routes, false))
 		}
 	}
 	for _, d := range c.nodes {

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
@@ -45,7 +45,14 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w *namesp
 			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
 		c.nodes = append(c.nodes, d)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(d.dir), 0o755), c.place(ctx, d)); err != nil {
+		var errClient, errPeer error
+		if w == nil {
+			d.client, errClient = freeport.Address()
+			d.peer, errPeer = freeport.Address()
+		} else {
+			errClient = w.add(ctx, d)
+		}
+		if err := errors.Join(errClient, errPeer, os.MkdirAll(filepath.Dir(d.dir), 0o755)); err != nil {
 			return c, err
 		}
 	}
@@ -58,33 +65,17 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w *namesp
 	return c, c.awaitVoters(ctx)
 }
 
-// place gives a node its addresses.
-func (c *cluster) place(ctx context.Context, d *node) (err error) {
-	if c.network != nil {
-		return c.network.add(ctx, d)
-	}
-	for _, address := range []*string{&d.client, &d.peer} {
-		if *address, err = freeport.Address(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // start starts a node as a process of this machine. One without a directory joins the others.
 func (c *cluster) start(ctx context.Context, d *node) (err error) {
-	arguments := []string{
-		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console",
-		"--join-token-file", c.token,
-	}
+	var others []string
 	for _, other := range c.nodes {
 		if other != d && c.made {
-			arguments = append(arguments, "--join", other.peer)
+			others = append(others, other.peer)
 		}
 	}
-	command := exec.Command(c.binary, arguments...)
+	command := harness.ServeCommand(c.binary, d.dir, d.client, d.peer, c.token, others...)
 	if c.network != nil {
-		command = c.network.command(d, c.binary, arguments)
+		command = c.network.command(d, command)
 	}
 	if d.process, _, err = process.LaunchServer(ctx, command, d.log); err == nil {
 		d.process.Signal = syscall.SIGTERM
@@ -100,24 +91,18 @@ func (d *node) signal(s syscall.Signal) error {
 	return syscall.Kill(d.process.Pid, s)
 }
 
-// kill ends a node at once.
-func (d *node) kill() error {
-	if d.process == nil {
-		return nil
-	}
-	err := d.process.Kill()
-	d.process = nil
-	return err
-}
+// kill ends a node at once, and stop in an orderly way.
+func (d *node) kill() error { return d.end((*process.Process).Kill) }
 
-// stop ends a node in an orderly way.
-func (d *node) stop() error {
+func (d *node) stop() error { return d.end((*process.Process).Stop) }
+
+func (d *node) end(how func(*process.Process) error) error {
 	if d.process == nil {
 		return nil
 	}
-	err := d.process.Stop()
+	ended := d.process
 	d.process = nil
-	return err
+	return how(ended)
 }
 
 // close ends all processes.

@@ -27,8 +27,8 @@ func ServeCommand(binary, dir, address, peer, token string, others ...string) *e
 	return c
 }
 
-// AwaitVoters waits until n nodes have a vote and one of them leads, and returns the cluster as the leader sees it. Until
-// then, the loss of a node could leave no majority.
+// AwaitVoters waits until n nodes have a vote and one of them leads, and returns the cluster as the leader sees it.
+// Until then, the loss of a node could leave no majority.
 func AwaitVoters(ctx context.Context, servers string, n int) (*seqledgerv1.Cluster, error) {
 	const patience = time.Minute
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -48,7 +48,7 @@ func AwaitVoters(ctx context.Context, servers string, n int) (*seqledgerv1.Clust
 			return cluster, nil
 		}
 		if ctx.Err() != nil {
-			return nil, errors.Join(fmt.Errorf("not all of %d nodes have a vote after %s: %v", n, patience, cluster), err)
+			return nil, errors.Join(fmt.Errorf("not all nodes have a vote after %s: %v", patience, cluster), err)
 		}
 		load.Pause(ctx, 50*time.Millisecond)
 	}

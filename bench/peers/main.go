@@ -1,19 +1,8 @@
-// Command peers measures seqledger against PostgreSQL, Redis, NATS JetStream
-// and etcd, all doing the same work with the same durability on this machine.
+// Command peers measures seqledger against PostgreSQL, Redis, NATS JetStream, etcd and Restate, all doing the same work
+// with the same durability on this machine. The work, the method, its rules of fairness, and what a system does not do
+// are in ../README.md.
 //
-//	go run .                                  # the whole table, about 20 minutes
-//	go run . -quick                           # seconds: does it run?
-//	go run . -systems seqledger,redis -rows fresh/64
-//	go run . -systems seqledger-3,etcd-3      # clusters of three, which the whole table leaves out
-//	go run . -list                            # which peers are here, and how to get the rest
-//
-// The work is one write: compare the sequence of the client's stream, store key, request hash
-// and reply, append the payload, make all of it durable, answer. A retry is the same request
-// again, and is answered with the stored reply. The table says beside a peer's name what it
-// cannot do.
-//
-// measure.go has the rows and their order, system.go the interface of a system; each system has its own file. The
-// method and its rules of fairness are in ../README.md.
+// measure.go has the rows and their order, system.go the interface of a system; each system has its own file.
 package main
 
 import (
@@ -44,7 +33,6 @@ type options struct {
 	rates    []int  // writes a second
 	dir      string // below which systems write
 	out      string // where results go; empty: nowhere
-	smoke    bool   // quick: the figures mean nothing
 	notice   func(format string, args ...any)
 }
 
@@ -95,7 +83,11 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if *quick {
-		o.quick()
+		o.rounds, o.duration, o.warmup, o.rates, o.out = 1, 50*time.Millisecond, 10*time.Millisecond, []int{500}, ""
+		large := func(r row) bool { return r.writers > 64 && !r.pipelined }
+		if few := slices.DeleteFunc(slices.Clone(o.rows), large); len(few) > 0 {
+			o.rows = few
+		}
 	}
 	found, err := measureAll(ctx, o)
 	if err != nil {
@@ -138,21 +130,11 @@ func (o *options) choose(systems, rows, rates string) (err error) {
 			o.notice("%-20s not measured: %v", k.name, err)
 			continue
 		}
-		o.notice("%-20s %s\n%-20s   %s", k.name, version, "", k.described())
+		o.notice("%-20s %s\n%-20s   %s", k.name, version, "", k.settings)
 		o.kinds = append(o.kinds, k)
 	}
 	if len(o.kinds) == 0 {
 		return errors.New("none of the chosen systems is here")
 	}
 	return nil
-}
-
-// quick makes it a smoke test of seconds.
-func (o *options) quick() {
-	o.rounds, o.duration, o.warmup, o.rates, o.out = 1, 50*time.Millisecond, 10*time.Millisecond, []int{500}, ""
-	o.smoke = true
-	few := slices.DeleteFunc(slices.Clone(o.rows), func(r row) bool { return r.writers > 64 && !r.pipelined })
-	if len(few) > 0 {
-		o.rows = few
-	}
 }

@@ -52,11 +52,8 @@ func (f *findings) publish(o *options, stdout io.Writer) error {
 	r := f.report(o)
 	text := fmt.Sprintf("# seqledger and others\n\n%s, %s, commit %s: %d rounds of %gs for each row.\n\n", r["date"],
 		r["machine"], r["commit"], o.rounds, o.duration.Seconds())
-	if o.smoke {
-		text += "A quick run: it shows that everything works, and its figures mean nothing.\n\n"
-	}
 	for i := range o.kinds {
-		text += fmt.Sprintf("- `%s`: %s\n", o.kinds[i].name, o.kinds[i].described())
+		text += fmt.Sprintf("- `%s`: %s\n", o.kinds[i].name, o.kinds[i].settings)
 	}
 	for _, section := range []struct {
 		title, name string

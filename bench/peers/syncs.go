@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,14 +19,11 @@ type syncCounter struct {
 	output  string
 }
 
-// errNoCounter is returned where syncs cannot be counted.
-var errNoCounter = errors.New("syncs are not counted without strace; on Debian: apt-get install strace")
-
-// countSyncs begins to count. scratch is a directory for the counter's files.
-func countSyncs(pids []int, scratch string) (*syncCounter, error) {
-	path, err := exec.LookPath("strace")
-	if err != nil {
-		return nil, errNoCounter
+// countSyncs begins to count, or returns nil where there is no strace. scratch is a directory for the counter's files.
+func countSyncs(pids []int, scratch string) (_ *syncCounter, err error) {
+	path := process.Find("strace", "")
+	if path == "" {
+		return nil, nil
 	}
 	c := &syncCounter{output: filepath.Join(scratch, "strace")}
 	command := exec.Command(path, "-f", "-c", "-e", "trace=fsync,fdatasync", "-o", c.output)

@@ -93,27 +93,22 @@ type kind struct {
 	make func() system
 	// version returns the version, or an error that says how to get the system.
 	version func() (string, error)
-	// settings are those that matter for durability and speed, and which part of the work it does not do, for people.
+	// settings are those that matter for durability and speed, for people. What it does not do is in ../README.md.
 	settings string
-	// keyed is how it does a keyed pair, and what of it it does not do; empty: it does none.
-	keyed string
 	// pools are the numbers of connections to try; without any there is one.
 	pools      []int
 	pipelines  bool // can do rows that are pipelined
+	keyed      bool // does keyed pairs
+	unnumbered bool // does nothing else
 	named      bool // is measured only where -systems names it
-	unnumbered bool // does keyed pairs alone
 }
 
 func kinds() []kind {
-	const seqledgerKeyed = "Reserve and Complete of idempotency.Ledger, a unary call each, with lease, fencing token " +
-		"and request hash, all of them compared; a call that finds the key reserved is refused"
-	const etcdLacks = "; does not compare the request hash, which the client has to do; a retry goes through the log " +
-		"like a write"
 	return []kind{
 		{
 			name: "seqledger", make: func() system { return &wire{nodes: 1} }, version: module(""),
 			settings:  "defaults; writer.Writers over one WriteStream; retries over a second one",
-			pipelines: true, keyed: seqledgerKeyed,
+			pipelines: true, keyed: true,
 		},
 		{
 			name: "seqledger-unary", make: func() system { return &wire{nodes: 1, unary: true} }, version: module(""),
@@ -123,64 +118,47 @@ func kinds() []kind {
 			name: "postgres", make: func() system { return new(postgres) }, version: postgresVersion,
 			settings: strings.Join(postgresOptions, " ") + "; one PL/pgSQL function, one round trip; pipelined: pgx " +
 				"batches, one transaction each",
-			keyed: "INSERT of a unique key ON CONFLICT DO NOTHING, then UPDATE of its result, a transaction each; no " +
-				"lease, so that the key of a caller that dies stays reserved; no fencing token; no request hash",
-			pools: []int{8, 32, 64, 128}, pipelines: true,
+			pools: []int{8, 32, 64, 128}, pipelines: true, keyed: true,
 		},
 		{
 			name: "redis", make: func() system { return new(redisServer) },
 			version: program("redis-server", "on Debian: apt-get install redis-server"),
 			settings: "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, one " +
 				"round trip",
-			keyed: "SET NX of a random token, then a Lua script that sets the result if the token is still there; no " +
-				"lease, so that the key of a caller that dies stays reserved; the token has no order; no request hash",
-			pools: []int{8, 64, 256}, pipelines: true,
+			pools: []int{8, 64, 256}, pipelines: true, keyed: true,
 		},
 		{
 			name: "nats", make: func() system { return new(natsServer) },
 			version: module("github.com/nats-io/nats-server/v2"),
 			settings: "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
-				"Nats-Expected-Last-Subject-Sequence; does not compare a request hash; refuses an exact repeat for its " +
-				"expected sequence before it looks at its id, so that retries go without one; the reply is the stream's " +
-				"sequence alone; knows a retry for the duplicate window of 2 minutes",
+				"Nats-Expected-Last-Subject-Sequence",
 			pools: []int{1, 4, 16},
 		},
 		{
 			name: "etcd", make: func() system { return &etcd{members: 1} }, version: module(etcdModule),
 			settings: "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, one " +
-				"round trip" + etcdLacks,
+				"round trip",
 			pools: []int{1, 4, 16},
 		},
 		{
 			name: "restate", make: func() system { return new(restate) },
 			version:  program("restate-server", "make bench-peers gets it from npm"),
-			settings: "one node, defaults",
-			keyed: "an invocation with an idempotency key, one call; the service is in the harness and answers at once; " +
-				"no request hash; no fencing token for the work; a call that finds the key at work waits for its result",
-			pools: []int{8, 64, 256}, unnumbered: true,
+			settings: "one node, defaults", pools: []int{8, 64, 256}, keyed: true, unnumbered: true,
 		},
 		{
 			name: "seqledger-3", make: func() system { return &wire{nodes: 3} }, version: module(""), named: true,
 			settings:  "three nodes as processes of this machine, defaults; otherwise as seqledger",
-			pipelines: true, keyed: seqledgerKeyed,
+			pipelines: true, keyed: true,
 		},
 		{
 			name: "etcd-3", make: func() system { return &etcd{members: 3} }, version: module(etcdModule), named: true,
-			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd" + etcdLacks,
+			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd",
 			pools:    []int{1, 4, 16},
 		},
 	}
 }
 
 const etcdModule = "go.etcd.io/etcd/server/v3"
-
-// described returns the settings, and how it does a keyed pair.
-func (k *kind) described() string {
-	if k.keyed == "" {
-		return k.settings
-	}
-	return k.settings + ". A keyed pair: " + k.keyed
-}
 
 // connections returns the pools to try: those not larger than the callers, or as many as there are callers. Pipelined,
 // few connections are the point.

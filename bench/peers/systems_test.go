@@ -57,7 +57,7 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 				t.Error("no process to look at")
 			}
 			placements := []placement{{connections: 2}}
-			if k.keyed != "" {
+			if k.keyed {
 				samePair(t, s, placements[0])
 			}
 			if k.unnumbered {
@@ -105,7 +105,7 @@ func sameWork(t *testing.T, s *instance, at placement, stream int) {
 			t.Errorf("a gap was answered with %+v", a)
 		}
 	}
-	if s.kind.name != "nats" { // which compares no hash; said in its settings
+	if s.kind.name != "nats" { // which compares no hash
 		if a, err := to.do(t.Context(), &job{stream: stream, sequence: 2, payload: payload(129)}, true); err == nil {
 			t.Errorf("another request under a sequence was answered with %+v", a)
 		}
