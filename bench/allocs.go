@@ -64,10 +64,13 @@ func allocRows(*options) []row {
 				return err
 			}
 			n, err := r.measure(ctx, b)
+			if err != nil {
+				return err
+			}
 			most := committed[r.name]
-			return errors.Join(err, b.tell(harness.Line{
+			return b.tell(harness.Line{
 				"allocs_per_write": n, "committed": most, "verdict": verdict(acceptable(n, most)),
-			}))
+			})
 		}})
 	}
 	return rows

@@ -53,12 +53,9 @@ func (c *cluster) retire(ctx context.Context, d *node) error {
 	})
 }
 
-// askPatience is how long a question is asked again.
-const askPatience = 20 * time.Second
-
-// ask repeats a question until it is answered.
+// ask repeats a question until it is answered, for some time.
 func (c *cluster) ask(ctx context.Context, servers string, question func(context.Context, *client.Client) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	conn, err := client.New(client.Options{Server: servers})
 	if err != nil {
@@ -212,11 +209,9 @@ var register = porcupine.Model{
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v: %+v", in, out) },
 }
 
-// checkPatience bounds how long Porcupine looks.
-const checkPatience = 5 * time.Minute
-
 func (l *workload) checkRegisters(f *findings, pictures string) porcupine.CheckResult {
-	result, info := porcupine.CheckOperationsVerbose(register, l.operations, checkPatience)
+	const patience = 5 * time.Minute
+	result, info := porcupine.CheckOperationsVerbose(register, l.operations, patience)
 	if result != porcupine.Ok && pictures != "" {
 		if err := porcupine.VisualizePath(register, info, pictures); err != nil {
 			f.problems = append(f.problems, err)

@@ -39,7 +39,7 @@ func mountDisks(ctx context.Context, dir string, n int, bytes int64) (unmount fu
 	for i := 1; i <= n; i++ {
 		path := diskOf(dir, i)
 		image := path + ".ext4"
-		err := errors.Join(os.MkdirAll(path, 0o755), os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes))
+		err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes), os.MkdirAll(path, 0o755))
 		if err == nil {
 			// Without blocks for root alone: the nodes are root's.
 			err = run(ctx, dir, "mkfs.ext4", "-q", "-m", "0", image)

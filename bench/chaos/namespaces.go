@@ -147,7 +147,7 @@ func (n *namespaces) unplugged(d *node) []route {
 	return []route{{"all", n.address(d)}, {n.address(d), "all"}}
 }
 
-// drop lets the router drop what goes on some routes, or carry it again.
+// drop lets the router drop what takes some routes, or carry it again.
 func (n *namespaces) drop(ctx context.Context, routes []route, drop bool) (err error) {
 	do := "add"
 	if !drop {

@@ -55,13 +55,13 @@ func (b *batcher) do(ctx context.Context, j *job) (answer, error) {
 	return c.answer, c.err
 }
 
-// close ends a batcher that nobody calls any more.
+// close ends a batcher that is not called any more.
 func (b *batcher) close() {
 	close(b.calls)
 	b.ended.Wait()
 }
 
-// batchers spread callers over connections. A stream always takes the same one, so that no two batches touch one stream.
+// batchers spread callers over connections. A stream always takes the same one: no two batches touch one stream.
 type batchers []*batcher
 
 func newBatchers(at placement, send func(batch []*call)) (all batchers) {

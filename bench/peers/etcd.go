@@ -77,11 +77,11 @@ func (e *etcd) launch(ctx context.Context, dir string) ([]*process.Process, erro
 	for i, peer := range e.peers {
 		g.Go(func() (err error) {
 			members := append([]string{peer}, slices.Delete(slices.Clone(e.peers), i, i+1)...)
-			data := filepath.Join(dir, fmt.Sprint("member", i+1))
+			list, data := strings.Join(members, ","), filepath.Join(dir, fmt.Sprint("member", i+1))
 			if err := os.MkdirAll(data, 0o700); err != nil {
 				return err
 			}
-			started[i], e.clients[i], err = launchSelf(ctx, data, "-serve", "etcd", "-members", strings.Join(members, ","))
+			started[i], e.clients[i], err = launchSelf(ctx, data, "-serve", "etcd", "-members", list)
 			return err
 		})
 	}

@@ -123,8 +123,8 @@ func kinds() []kind {
 		{
 			name: "redis", make: func() system { return new(redisServer) },
 			version: program("redis-server", "on Debian: apt-get install redis-server"),
-			settings: "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, one " +
-				"round trip",
+			settings: "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script, " +
+				"one round trip",
 			pools: []int{8, 64, 256}, pipelines: true, keyed: true,
 		},
 		{
@@ -215,7 +215,7 @@ func launchSelf(ctx context.Context, dir string, arguments ...string) (*process.
 	return process.LaunchServer(ctx, command, dir+".log")
 }
 
-// launchOther launches a server of somebody else's as a user, which may be nil, and waits until it answers.
+// launchOther launches another program as a user, which may be nil, and waits until it answers.
 func launchOther(
 	ctx context.Context, command *exec.Cmd, user *syscall.Credential, dir string, answers func(context.Context) error,
 ) ([]*process.Process, error) {
