@@ -284,7 +284,7 @@ type service struct {
 	seqledgerv1connect.IdempotencyServiceClient
 }
 
-// api returns a client with a caller's key on a connection of its own, and a function that closes it.
+// api returns a client with a caller's key on a new connection, and a function that closes it.
 func (t *target) api(id string) (s service, disconnect func()) {
 	return t.apiOver(id, &http.Transport{MaxConnsPerHost: 1})
 }

@@ -31,7 +31,7 @@ type options struct {
 	json     string
 	// fraction of the full size, for abuse, allocs, gateway and growth.
 	fraction float64
-	// Of growth: numbers of streams, and lengths of a load of so many writes a second, in order.
+	// Of growth: numbers of streams, and lengths of a load, in order, at a rate in writes a second.
 	streams []int
 	marks   []time.Duration
 	rate    float64
