@@ -152,7 +152,7 @@ func (l *Ledger) countLoop() {
 	defer l.loops.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for more := l.keyedCounters.records.counts() == nil; more; timer.Reset(countPause) {
+	for more := true; more; timer.Reset(countPause) {
 		select {
 		case <-timer.C:
 		case <-l.failed:

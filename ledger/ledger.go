@@ -280,7 +280,7 @@ func (l *Ledger) openLog() (err error) {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(5)
+	l.loops.Add(4)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
 	l.answering.Go(l.answerLoop) // ends when release closes inFlight, and is joined there
@@ -288,8 +288,11 @@ func (l *Ledger) startLoops() {
 	go l.tickLoop()
 	// Ends with stopping; joined by release.
 	go l.scrubLoop()
-	// Ends with the count, or stopping; joined by release.
-	go l.countLoop()
+	if l.keyedCounters.records.counts() == nil { // the start counts those of a small ledger
+		l.loops.Add(1)
+		// Ends with the count, or stopping; joined by release.
+		go l.countLoop()
+	}
 	// Ends with stopping; joined by release.
 	go l.historyLoop()
 	l.gather() // the log may be long enough to be truncated
