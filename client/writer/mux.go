@@ -288,8 +288,9 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) err
 	failed := make(chan error, 1)
 	// Ends when the stream does, at the latest by the cancel below; serve waits for it on failed.
 	go func() {
-		failed <- h.receive(stream)
+		err := h.receive(stream)
 		cancel() // without a receiver a full window would block the sender
+		failed <- err
 	}()
 	silent := make(chan bool, 1)
 	go func() { silent <- h.watch(ctx, cancel, server, failures) }() // ends with ctx, by the cancel below
