@@ -124,7 +124,10 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 	held := reserveOf("held", 1)
 	mine := reply(t, c.Reserve, held)
 	body := must.Get(proto.Marshal(reserveOf("large", 2)))(t)
-	for range 40 { // each would take two mebibytes of 32
+	var refused error
+	// Each connection takes two mebibytes of 32, once what is between the two sides is full. One whose requests were
+	// refused in the crowd may take none, and another one its place.
+	eventually(t, "a refusal", func() bool {
 		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(g.url, "http://")))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"+
@@ -132,9 +135,6 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 			seqledgerv1connect.IdempotencyServiceReserveProcedure, g.keys["slow"], len(body), body)
 		// As many as fill the buffers between the two sides.
 		must.Get(io.WriteString(conn, strings.Repeat(request, 16)))(t)
-	}
-	var refused error
-	eventually(t, "a refusal", func() bool {
 		refused = call(t, c.Reserve, reserveOf("large", 3))
 		return refused != nil
 	})
