@@ -10,9 +10,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -61,19 +64,57 @@ func shares(files uint64) Shares {
 
 // Server returns an HTTP server with the deadlines that all commands have. The caller sets what is particular.
 func Server(h http.Handler, maxHeaderBytes int, logger *slog.Logger) *http.Server {
-	return &http.Server{
+	fresh := &freshConnections{conns: map[net.Conn]struct{}{}}
+	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: HeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug), ConnState: fresh.changed,
+	}
+	s.RegisterOnShutdown(func() { time.AfterFunc(lastTimeout, fresh.close) })
+	return s
+}
+
+// freshConnections are the connections of a server that have not had a request.
+type freshConnections struct {
+	count atomic.Int32 // of conns, so that requests take no lock
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+// changed is for http.Server.ConnState.
+func (f *freshConnections) changed(c net.Conn, state http.ConnState) {
+	if state != http.StateNew && f.count.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if state == http.StateNew {
+		f.conns[c] = struct{}{}
+	} else {
+		delete(f.conns, c)
+	}
+	f.count.Store(int32(len(f.conns)))
+}
+
+func (f *freshConnections) close() {
+	f.mu.Lock()
+	conns := slices.Collect(maps.Keys(f.conns))
+	f.mu.Unlock()
+	for _, c := range conns { // their server notices, and calls changed
+		_ = c.Close()
 	}
 }
 
 // Serve serves the connections of a listener, at most most of them at once, until s is closed. A new connection beyond
 // them takes the place of the one that has been without a request for longest; if all have one under way, the new one
-// is closed at once: in the kernel's queue its client would wait for an answer. Serve may be called once for a server.
+// is closed at once: in the kernel's queue its client would wait for an answer. Serve may be called once for a server,
+// which is one of [Server].
 func Serve(s *http.Server, l net.Listener, most int) error {
 	b := &bounded{Listener: l, most: most}
-	s.ConnState = b.changed
-	s.RegisterOnShutdown(b.end)
+	fresh := s.ConnState // of Server
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		fresh(c, state)
+		b.changed(c, state)
+	}
 	if s.TLSConfig != nil {
 		return s.ServeTLS(b, "", "") // the certificate is in the configuration
 	}
@@ -86,10 +127,9 @@ type bounded struct {
 
 	most int
 
-	mu    sync.Mutex
-	open  int
-	idle  list.List // of *conn without a request, the one that has been so for longest first
-	ended bool
+	mu   sync.Mutex
+	open int
+	idle list.List // of *conn without a request, the one that has been so for longest first
 }
 
 // conn is a connection of a bounded listener.
@@ -135,28 +175,12 @@ func (b *bounded) enter(c *conn) bool {
 	}
 	b.open++
 	c.waiting = b.idle.PushBack(c)
-	limit := newTimeout
-	if b.ended {
-		limit = lastTimeout
-	}
-	c.timer = time.AfterFunc(limit, func() { _ = c.Close() })
+	c.timer = time.AfterFunc(newTimeout, func() { _ = c.Close() })
 	b.mu.Unlock()
 	if oldest != nil {
 		_ = oldest.Conn.Close() // it has no request
 	}
 	return true
-}
-
-// end shortens the time of connections that have not had a request.
-func (b *bounded) end() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	for e := b.idle.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*conn); c.timer.Stop() { //nolint:forcetypeassert // As above.
-			c.timer.Reset(lastTimeout)
-		}
-	}
 }
 
 // leave uncounts a connection. mu is held.

@@ -188,13 +188,22 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // TestShutdownWaitsForRequests and hardly for connections that have not had one.
 func TestShutdownWaitsForRequests(t *testing.T) {
 	t.Parallel()
+	t.Run("bounded", func(t *testing.T) {
+		t.Parallel()
+		shutDown(t, func(s *http.Server, l net.Listener) error { return Serve(s, l, 10) })
+	})
+	t.Run("with a listener of its own", func(t *testing.T) { t.Parallel(); shutDown(t, (*http.Server).Serve) })
+}
+
+func shutDown(t *testing.T, serve func(*http.Server, net.Listener) error) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Second
 		s := Server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(takes) }), 1<<10,
 			slog.New(slog.DiscardHandler))
 		l := make(pipes)
 		ended, answer := make(chan error, 1), make(chan string, 1)
-		go func() { ended <- Serve(s, l, 10) }() // received below
+		go func() { ended <- serve(s, l) }() // received below
 		ours, theirs := net.Pipe()
 		l <- theirs
 		go func() { answer <- ask(ours, "/") }() // received below
