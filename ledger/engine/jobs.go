@@ -116,8 +116,10 @@ func (e *Engine) MayPause() bool {
 
 // Gather notes what has gathered.
 func (e *Engine) Gather(g Gathered) {
-	e.jobs.coverLog = e.jobs.coverLog || g.LongLog && !e.jobs.gathered.LongLog
-	e.jobs.gathered = g
+	j := &e.jobs
+	// Where no finished checkpoint covers more than was truncated, the log has become as long again meanwhile.
+	j.coverLog = j.coverLog || g.LongLog && (!j.gathered.LongLog || j.covered <= j.truncated)
+	j.gathered = g
 }
 
 // Remove begins to remove the block files up to a ledger index, which must lie before the horizon of what is applied.

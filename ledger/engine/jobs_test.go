@@ -170,8 +170,11 @@ func TestTruncationFollowsACheckpoint(t *testing.T) {
 	s.do(JobResult{Gathered: long, Covered: 9}) // nothing was applied
 	s.want(" flush truncate9 flush")
 	s.JobDone(Job{Kind: Flush}, JobResult{Gathered: long, Covered: 12}) // somebody else wanted it
+	s.do(JobResult{Gathered: long})                                     // as much was appended before it was told
+	s.Gather(long)
+	s.do(JobResult{Gathered: long, Covered: 15})
 	s.do(JobResult{})
-	s.want(" flush truncate9 flush truncate12")
+	s.want(" flush truncate9 flush truncate12 flush truncate15")
 }
 
 // Files are removed behind a checkpoint that began after the last value was carried, in steps between which other jobs
