@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -134,18 +133,26 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	if o.streams, err = harness.Numbers("-streams", *streams, growthWriters); err != nil {
 		return err
 	}
-	for field := range strings.FieldsFuncSeq(*marks, func(r rune) bool { return r == ',' }) {
-		mark, err := time.ParseDuration(field)
-		if err != nil {
-			return fmt.Errorf("-marks: %w", err)
-		}
-		o.marks = append(o.marks, mark)
+	if o.marks, err = parseMarks(*marks); err != nil {
+		return err
 	}
-	slices.Sort(o.marks)
 	if o.fraction <= 0 || o.rate <= 0 {
 		return errors.New("-fraction and -rate must be more than 0")
 	}
 	return t.measure(ctx, kind, &o, stdout)
+}
+
+// parseMarks reads durations that are separated by commas; nothing has none. Each must be longer than the one before.
+func parseMarks(list string) (marks []time.Duration, err error) {
+	last := time.Duration(0)
+	for field := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
+		mark, err := time.ParseDuration(field)
+		if err != nil || mark <= last {
+			return nil, fmt.Errorf("-marks: %q is not a duration, such as 10m, longer than the one before", field)
+		}
+		marks, last = append(marks, mark), mark
+	}
+	return marks, nil
 }
 
 // quickFraction makes the large rows small enough for CI.

@@ -20,7 +20,7 @@ import (
 var scope = &seqledgerv1.Scope{Organization: "chaos", Vault: "main"}
 
 const (
-	appenders   = 8 // clients that append what is meant once
+	appenders   = 8 // clients that append each item once
 	callers     = 4 // clients that read and write registers
 	registers   = 4
 	readTimeout = 5 * time.Second

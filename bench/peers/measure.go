@@ -356,7 +356,7 @@ func (c *caller) again(ctx context.Context, to conn) error {
 	return c.failed("retry", err)
 }
 
-// pair does a keyed pair with a fresh key, and wants the result of its own work, which is to make it.
+// pair does a keyed pair with a fresh key, and wants the result that it has made.
 func (c *caller) pair(ctx context.Context, to conn) error {
 	c.job.sequence++
 	key := c.job.key()
