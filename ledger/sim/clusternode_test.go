@@ -407,7 +407,11 @@ func (n *member) apply() {
 		n.effects()
 		n.propose()
 		if n.up {
-			n.queue.Gather(n.gathered())
+			gathered := n.gathered()
+			n.queue.Gather(gathered)
+			if gathered.LongLog && !n.working && !n.queue.HasJob() {
+				n.w.fail(nil, "the log of node %d is long, and no job is due", n.id)
+			}
 			n.work(n.w.chance(300))
 		}
 	})

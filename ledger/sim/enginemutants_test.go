@@ -79,6 +79,10 @@ func TestEngineMutants(t *testing.T) {
 			"Kind: Truncate, UpTo: j.covered", "Kind: Truncate, UpTo: j.covered + 3", "are lost",
 		},
 		{
+			"a log that stays long", "jobs.go", " || j.covered <= j.truncated)", ")",
+			"is long, and no job is due",
+		},
+		{
 			"a removal before the checkpoint", "jobs.go", "j.removal++", "j.removal = dropping",
 			"the horizon of the checkpoint is|no value of it that was",
 		},
