@@ -397,31 +397,36 @@ func TestMiddlewareStatuses(t *testing.T) {
 	}
 	unknown := after{http.StatusConflict, "false", 1}
 	alone := func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} }
-	for name, test := range map[string]struct {
+	type row struct {
 		status  int
 		options func(*idempotency.Options)
 		want    after
-	}{
-		"200":          {200, nil, after{200, "true", 1}},
-		"202":          {202, nil, after{202, "true", 1}},
-		"303":          {303, nil, after{303, "true", 1}},
-		"400":          {400, nil, after{400, "true", 1}},
-		"404":          {404, nil, after{404, "true", 1}},
-		"401":          {401, nil, unknown},
-		"403":          {403, nil, unknown},
-		"409":          {409, nil, unknown},
-		"429":          {429, nil, unknown},
-		"429 released": {429, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{429, "false", 2}},
-		"429 alone":    {429, alone, after{429, "false", 2}},
-		"403 besides":  {403, alone, unknown},
-		"500":          {500, nil, unknown},
+	}
+	rows := map[string]row{
+		"200":         {200, nil, after{200, "true", 1}},
+		"202":         {202, nil, after{202, "true", 1}},
+		"303":         {303, nil, after{303, "true", 1}},
+		"400":         {400, nil, after{400, "true", 1}},
+		"404":         {404, nil, after{404, "true", 1}},
+		"422":         {422, nil, after{422, "true", 1}},
+		"429 alone":   {429, alone, after{429, "false", 2}},
+		"403 besides": {403, alone, unknown},
+		"500":         {500, nil, unknown},
+		"599":         {599, nil, unknown},
 		"500 released": {500, func(o *idempotency.Options) { o.ServerErrors = idempotency.ReleaseKey }, after{500,
 			"false", 2}},
 		"503 stored": {503, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, after{503,
 			"true", 1}},
 		"201 replayed as 200": {201, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{200, "true", 1}},
 		"404 replayed as 404": {404, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{404, "true", 1}},
-	} {
+	}
+	for _, status := range []int{401, 403, 407, 408, 409, 423, 425, 429} {
+		rows[fmt.Sprint(status)] = row{status, nil, unknown}
+		rows[fmt.Sprint(status, " released")] = row{
+			status, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{status, "false", 2},
+		}
+	}
+	for name, test := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
