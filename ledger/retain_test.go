@@ -280,6 +280,8 @@ func copyDirectory(t *testing.T, dir string) string {
 // crashAmidRemovals puts back the dropped files that a crash after some removals leaves, which begin with the first.
 func crashAmidRemovals(t *testing.T, l *retainingLedger, before string, values map[string]string) {
 	t.Helper()
+	l.jobs.Lock() // a job would remove files while they are copied
+	defer l.jobs.Unlock()
 	dropped := int(l.Stats().DroppedFiles)
 	for left := 1; left <= dropped; left += max(1, dropped/4) {
 		copied := copyDirectory(t, l.dir)
