@@ -115,7 +115,7 @@ func TestEveryResponseIsMarked(t *testing.T) {
 		},
 		"replay unchecked": {
 			options: func(o *idempotency.Options) {
-				o.AllowReplay = func(*http.Request) (bool, error) { return false, errors.New("no answer from the secret service") }
+				o.AllowReplay = func(*http.Request) (bool, error) { return false, errors.New("the secret is away") }
 			},
 			first: keyed, status: 503, code: idempotency.CodeReplayUnchecked,
 		},

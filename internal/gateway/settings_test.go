@@ -46,7 +46,8 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
 	got := fmt.Sprint(o.Required, o.Strict, o.Open, o.Shared, o.Methods, o.Fingerprint, o.Pointers, o.MaxBody, o.TTL,
 		o.RejectedTTL, o.Wait, o.Lease, o.OnLeaseExpired == idempotency.TakeOver, o.ReleaseStatuses, o.OutcomeOnly,
 		o.StoredHeaders, o.ReplayStatus, o.MismatchStatus, o.FreshFields, o.RequestHeaders)
-	const want = "true true true true [PUT] 3 [/id] 7 1h0m0s 2s 3s 4s true [401 429] true [x-a] 200 409 [/requestId] [x-b]"
+	const want = "true true true true [PUT] 3 [/id] 7 1h0m0s 2s 3s 4s true [401 429] true [x-a] 200 409 [/requestId] " +
+		"[x-b]"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -54,7 +55,8 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
 	if o.ServerErrors != idempotency.StoreResult || !maps.Equal(o.StatusErrors, leaves) {
 		t.Errorf("after server errors: %v, %v", o.ServerErrors, o.StatusErrors)
 	}
-	if d := c.fallback.options; d.Wait != -1 || d.ServerErrors != idempotency.LeaveUnknown || d.OutcomeOnly || d.ReplayStatus != 0 ||
+	if d := c.fallback.options; d.Wait != -1 || d.ServerErrors != idempotency.LeaveUnknown || d.OutcomeOnly ||
+		d.ReplayStatus != 0 ||
 		d.MismatchStatus != http.StatusUnprocessableEntity || d.Fingerprint != idempotency.FingerprintRaw ||
 		!slices.Equal(d.Methods, []string{http.MethodPost, http.MethodPatch}) {
 		t.Errorf("the defaults: %+v", d)

@@ -210,7 +210,8 @@ func TestLostEnd(t *testing.T) {
 	server.Kill()
 	must.Do(t, os.Truncate(files[0], whole))
 	server.Start()
-	if r, err := s.Get(t.Context(), &pending.Key); err != nil || r.State != idempotency.Pending || r.Token != pending.Token {
+	r, err := s.Get(t.Context(), &pending.Key)
+	if err != nil || r.State != idempotency.Pending || r.Token != pending.Token {
 		t.Errorf("Get: %+v, %v", r, err)
 	}
 	check.Is(t, check.Err(s.Get(t.Context(), &lost.Key)), idempotency.ErrNotFound, "Get of what is lost")
