@@ -2,65 +2,96 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
+	"log/slog"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // A life of the node: what it finds on the disk, in the steps that ledger/DESIGN.md describes, and how it ends.
+
+var errInjected = errors.New("input/output error")
+
+// alone is the members of a ledger without other nodes.
+var alone = core.Members{Voters: []uint64{1}, Highest: 1}
+
+// warnings counts the lines that the log writes when it has cut the remains of an interrupted write.
+type warnings struct{ w *world }
+
+func (c warnings) Write(line []byte) (int, error) {
+	c.w.counted["torn tails cut"]++
+	return len(line), nil
+}
+
+func (n *node) options() segment.Options {
+	return segment.Options{
+		Disk: n.disk, Identity: []byte("ledger"), SegmentBytes: 16 << 10, Random: seeded{n.w},
+		Logger: slog.New(slog.NewTextHandler(warnings{n.w}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+}
 
 // birth opens the directory of a node that is not running.
 func (n *node) birth() {
 	n.life++
 	n.step(n.w.upTo(200*millisecond), func() {
-		if n.log.open(n.w.bugs.believeTorn) {
-			n.w.counted["torn tails cut"]++
+		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
+			n.disk.FailAt(1+n.w.rng.IntN(5), errInjected)
 		}
-		n.step(n.w.upTo(n.w.plan.syncTime), func() {
-			// What was read may be only in the cache, so it is written and synced again before anything relies on it.
-			if !n.w.bugs.noResync {
-				n.log.rewrite()
-			}
-			n.step(n.quick(), n.load)
-		})
+		var err error
+		if n.log, err = segment.Open(n.options()); errors.Is(err, errInjected) {
+			n.w.counted["starts that failed"]++
+			n.stop(n.w.chance(2))
+			return
+		}
+		n.w.must(err, "opening the log")
+		n.disk.FailAt(0, nil)
+		n.step(n.quick(), n.load)
 	})
 }
 
-// load reads the checkpoint and replays the log after it.
+// load reads the checkpoint, and has the log after it applied again.
 func (n *node) load() {
 	err := n.state.view(func(r machine.Reader) (err error) {
 		n.m, err = machine.Open(r)
 		return err
 	})
 	n.w.must(err, "opening the state")
-	covered := n.state.checkpoint().Index
-	if len(n.log.records) > 0 && n.log.records[0].index > covered+1 || n.log.last() < covered {
+	covered := position(n.state.checkpoint())
+	if n.log.Checkpoint().Index > covered.Index || n.log.Last().Index < covered.Index {
 		n.w.fail(nil, "invariant 2: the log has entries %d to %d and the checkpoint stands at %d: entries are lost",
-			n.log.last()+1-uint64(len(n.log.records)), n.log.last(), covered)
+			n.log.First(), n.log.Last().Index, covered.Index)
 	}
-	n.w.oracle.found(n.log.records, covered)
+	n.ordinal = n.w.ordinals[covered.Index]
+	records := n.records(n.log.First() - 1)
+	n.w.oracle.found(records, n.ordinal)
+	if len(records) > 0 {
+		n.ordinal = max(n.ordinal, records[len(records)-1].index)
+	}
 	n.mustHideBlocks()
 	n.mustHaveHistory()
-	if n.log.last() == 0 {
-		n.create()
-		return
-	}
-	n.replay()
+	n.core, err = core.New(core.Options{
+		ID: 1, Applied: covered, Members: alone, Log: n.log, State: n.log.State(), Nonce: n.w.rng.Uint64(), Alone: true,
+	})
+	n.w.must(err, "starting the consensus")
+	n.w.must(n.core.Campaign(), "an election")
+	n.effects()
 }
 
-// replay applies what the checkpoint lacks, some entries per step.
-func (n *node) replay() {
-	applied := n.state.applied().Index
-	for range 20 {
-		if n.log.last() == applied {
-			n.w.must(n.state.endReplay(), "looking for blocks that the log has not made")
-			n.step(n.quick(), func() { n.begin(); n.propose() })
-			return
+// records returns what the log has after an index.
+func (n *node) records(after uint64) (records []record) {
+	for at := after + 1; at <= n.log.Last().Index; {
+		entries, err := n.log.Entries(at, n.log.Last().Index+1, 1<<20)
+		n.w.must(err, "reading the log")
+		for _, e := range entries {
+			if r, ok := recordIn(e.Term, e.Data); ok {
+				records = append(records, r)
+			}
 		}
-		first := n.log.records[0].index
-		n.applyRecord(n.log.records[applied+1-first])
-		applied++
+		at += uint64(len(entries))
 	}
-	n.step(n.w.upTo(millisecond), n.replay)
+	return records
 }
 
 // mustHideBlocks checks that blocks after the checkpoint are hidden.
@@ -98,9 +129,7 @@ func (n *node) mustHaveHistory() {
 func (n *node) create() {
 	config := n.w.plan.config
 	c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
-	n.begin()
 	n.queue.add([]waiting{{c, func(answer) {}}})
-	n.propose()
 }
 
 // die ends the process or the power, at any step.
@@ -127,14 +156,14 @@ func (n *node) stop(power bool) {
 	}
 	if power {
 		n.w.counted["power losses"]++
-		n.log.powerLoss(n.w)
+		n.disk.PowerLoss(n.w.rng)
 	} else {
 		n.w.counted["kills"]++
-		n.log.kill(n.w)
+		n.disk.Kill()
 	}
 	n.w.must(n.state.crash(n.w, power), "opening the checkpoint")
 	next := newNode(n.w, n.state)
-	next.life, next.log = n.life, n.log
+	next.life, next.disk = n.life, n.disk
 	*n = *next
 	n.birth()
 	if !n.w.calm && n.w.chance(4) { // one failure is often followed by another

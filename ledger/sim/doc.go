@@ -16,8 +16,9 @@
 //     time begins, which retry is answered without the log, and which checkpoint,
 //     truncation or removal of files is next. Goroutines are not deterministic, so steps do their work
 //     here, and between any two steps the node may die.
-//   - logDisk, stateDisk: what survives. In one episode of eight the state is a
-//     real boltstore in a file.
+//   - simdisk, stateDisk: what survives. The log is the real one (raftlog/segment) on a
+//     simulated disk, and so is the consensus of a node without others (raftlog/core).
+//     In one episode of eight the state is a real boltstore in a file.
 //   - retain_test.go: the removal of block files and the copies to the archive,
 //     which is the real one on an archiveDisk. A mount unmounts that disk, fills
 //     it, replaces it, or cuts its power.

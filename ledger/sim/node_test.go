@@ -1,29 +1,39 @@
 package sim
 
 import (
+	"encoding/binary"
 	"math"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// node hosts the parts of the engine on one thread. Instead of the loops and goroutines of package ledger it has chains
-// of steps, and between any two steps the node may die.
+// node hosts the parts of the engine, the consensus of a node without others and its log on one thread. Instead of the
+// loops and goroutines of packages ledger and raftlog it has chains of steps, and between any two steps the node may
+// die.
 type node struct {
 	w     *world
 	life  int // steps of an earlier life do nothing
 	ready bool
-	log   logDisk
+	disk  *simdisk.Disk
+	log   *segment.Log
+	core  *core.Node
 	state stateDisk
 	m     *machine.Machine
 
 	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
 	queue       *queue
-	flights     []*flight
-	seen        uint64 // the horizon
+	appends     []core.Append
+	applies     []core.Committed
+	flights     []*flight // in the order of the log
+	ordinal     uint64    // of the last entry with commands in the log
+	seen        uint64    // the horizon
 	proposing   bool
 	syncing     bool
 	applying    bool
@@ -36,11 +46,24 @@ type node struct {
 
 // flight is a log entry that is not answered yet.
 type flight struct {
-	record   record
-	spans    []engine.Span
-	parts    []waiting
-	outcomes []machine.Outcome
-	synced   bool
+	ordinal uint64
+	spans   []engine.Span
+	parts   []waiting
+}
+
+// record is a log entry with commands, as the oracle knows it. Its index counts these alone, and is the beginning of
+// what the entry has in the log.
+type record struct {
+	index, term uint64
+	data        []byte
+}
+
+// recordIn returns the record of an entry, or false if the entry has no commands.
+func recordIn(term uint64, data []byte) (r record, ok bool) {
+	if len(data) == 0 {
+		return record{}, false
+	}
+	return record{binary.BigEndian.Uint64(data), term, data[8:]}, true
 }
 
 // step runs do after a delay, unless the node dies before.
@@ -158,29 +181,23 @@ func (n *node) propose() {
 	n.proposing = true
 	n.step(n.quick(), func() {
 		n.proposing = false
-		f := n.cut()
+		f, data := n.cut()
 		if f == nil {
 			return
 		}
 		n.flights = append(n.flights, f)
-		n.log.records = append(n.log.records, f.record)
-		n.w.oracle.proposed(f.record, f.parts)
-		if n.w.bugs.ackBeforeSync {
-			n.apply(f)
-			n.answer(f)
-		}
-		n.sync()
+		n.w.must(n.core.Propose(f.ordinal, data), "proposing")
+		n.effects()
 		n.propose()
 	})
 }
 
 // cut takes the next entry from the queue and stamps it.
-func (n *node) cut() *flight {
+func (n *node) cut() (f *flight, data []byte) {
 	spans, parts, frames := n.queue.cut()
 	if len(spans) == 0 {
-		return nil
+		return nil, nil
 	}
-	index := max(n.log.last(), n.state.applied().Index) + 1
 	stamp := n.base + n.w.now - n.began
 	if n.w.bugs.wallStamp {
 		stamp = n.w.wall()
@@ -188,74 +205,116 @@ func (n *node) cut() *flight {
 	n.w.oracle.stamped(stamp)
 	header := n.m.Header()
 	header.UnixNanos = stamp
-	data := append(machine.AppendEntryHeader(nil, header, len(parts)), frames...)
-	return &flight{record: record{index, uint64(n.life), data}, spans: spans, parts: parts}
+	n.ordinal++
+	data = machine.AppendEntryHeader(binary.BigEndian.AppendUint64(nil, n.ordinal), header, len(parts))
+	data = append(data, frames...)
+	n.w.oracle.proposed(record{n.ordinal, uint64(n.life), data[8:]}, parts)
+	return &flight{ordinal: n.ordinal, spans: spans, parts: parts}, data
 }
 
-// sync makes everything durable that was written before it begins.
+// effects starts what the consensus asks for.
+func (n *node) effects() {
+	out := n.core.Effects()
+	n.appends = append(n.appends, out.Append...)
+	n.applies = append(n.applies, out.Apply...)
+	n.sync()
+	n.applyNext()
+	if !n.ready && n.core.Ready() {
+		n.w.must(n.state.endReplay(), "looking for blocks that the log has not made")
+		n.begin()
+	}
+}
+
+// sync writes what is to be appended, and makes it durable.
 func (n *node) sync() {
-	if n.syncing || n.log.synced == len(n.log.records) {
+	if n.syncing || len(n.appends) == 0 {
 		return
 	}
 	n.syncing = true
-	upTo, began := n.log.last(), n.w.now
+	batch, began := n.appends, n.w.now
+	n.appends = nil
+	for _, a := range batch {
+		n.w.must(n.log.Append(a.State, a.Entries), "writing to the log")
+	}
+	stored := func() {
+		n.w.must(n.core.Appended(batch[len(batch)-1].Number), "appended")
+		n.effects()
+	}
+	if n.w.bugs.ackBeforeSync {
+		n.step(0, stored)
+	}
 	n.step(n.w.upTo(n.w.plan.syncTime), func() {
 		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(4*n.w.plan.crash) {
+			n.disk.FailAt(1+n.w.rng.IntN(2), errInjected)
+		}
+		if n.log.Sync() != nil {
 			n.w.counted["syncs failed"]++
-			n.log.deaf = true
 			n.stop(false) // the first storage error is final
 			return
 		}
+		n.disk.FailAt(0, nil)
 		n.syncing = false
-		n.log.sync(upTo)
 		n.queue.Stored(time.Duration(n.w.now - began))
-		for _, f := range n.flights {
-			f.synced = f.synced || f.record.index <= upTo
+		if !n.w.bugs.ackBeforeSync {
+			stored()
 		}
-		n.applyNext()
 		n.sync()
 	})
 }
 
-// applyNext applies the oldest durable entry, and answers it.
+// applyNext applies the oldest durable entries, and answers them: one at a time, but some while it replays.
 func (n *node) applyNext() {
-	if n.applying || len(n.flights) == 0 || !n.flights[0].synced {
+	if n.applying || len(n.applies) == 0 {
 		return
 	}
 	n.applying = true
 	n.step(n.quick(), func() {
-		f := n.flights[0]
-		if !n.w.bugs.ackBeforeSync {
-			n.apply(f)
+		const some = 20
+		part := n.applies[:1]
+		if !n.ready {
+			part = n.applies[:min(len(n.applies), some)]
+		}
+		n.applies = n.applies[len(part):]
+		var outcomes []machine.Outcome
+		for _, e := range part {
+			if r, ok := recordIn(e.Term, e.Data); ok {
+				outcomes = n.applyRecord(e.Index, r)
+			}
 		}
 		n.step(n.quick(), func() {
+			last := part[len(part)-1]
 			n.applying = false
-			n.flights = n.flights[1:]
-			if !n.w.bugs.ackBeforeSync {
-				n.answer(f)
+			if last.Proposal != 0 {
+				n.answer(last.Proposal, outcomes)
 			}
-			n.queue.woken()
+			n.w.must(n.core.Done(last.Index), "applied")
+			n.effects()
 			n.propose()
-			n.applyNext()
 		})
 	})
 }
 
-func (n *node) apply(f *flight) { f.outcomes = n.applyRecord(f.record) }
-
-func (n *node) answer(f *flight) {
-	n.w.oracle.acknowledged(f.record.index)
-	n.queue.decide(f.spans, f.outcomes, nil)
+// answer answers the entry that was proposed first.
+func (n *node) answer(proposal uint64, outcomes []machine.Outcome) {
+	f := n.flights[0]
+	if f.ordinal != proposal {
+		n.w.fail(nil, "proposal %d is answered before proposal %d", proposal, f.ordinal)
+	}
+	n.flights = n.flights[1:]
+	n.w.oracle.acknowledged(f.ordinal)
+	n.queue.decide(f.spans, outcomes, nil)
+	n.queue.woken()
 }
 
 // applyRecord decides an entry against the state, either for the first time or again after a start.
-func (n *node) applyRecord(r record) []machine.Outcome {
+func (n *node) applyRecord(index uint64, r record) []machine.Outcome {
 	entry := n.tamper.entry(n.w, r)
 	var outcomes []machine.Outcome
 	var digest machine.Hash
 	var horizon uint64
 	var most int
-	err := n.state.update(boltstore.Position{Index: r.index, Term: r.term}, func(tx machine.Tx) (err error) {
+	n.w.ordinals[index] = r.index
+	err := n.state.update(boltstore.Position{Index: index, Term: r.term}, func(tx machine.Tx) (err error) {
 		tx = n.writer(tx)
 		if outcomes, err = n.m.Apply(tx, entry); err != nil {
 			return err
@@ -278,7 +337,8 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 
 // gathered returns what has gathered since the last checkpoint; now and then more blocks than there are.
 func (n *node) gathered() engine.Gathered {
-	g := engine.Gathered{Changes: n.state.pending(), LongLog: n.ready && len(n.log.records) > n.w.plan.keepLog}
+	length := n.log.Last().Index - n.log.Checkpoint().Index
+	g := engine.Gathered{Changes: n.state.pending(), LongLog: n.ready && int(length) > n.w.plan.keepLog}
 	if n.w.chance(30) {
 		g.Blocks = math.MaxInt64
 	}
@@ -302,9 +362,8 @@ func (n *node) work() {
 			n.worked(job, engine.JobResult{})
 		})
 	case engine.Truncate:
-		n.step(n.quick(), func() { // the snapshot that records it is written
-			n.log.truncate(job.UpTo)
-			n.w.counted["truncations"]++
+		n.step(n.quick(), func() {
+			n.truncate(job.UpTo)
 			n.worked(job, engine.JobResult{})
 		})
 	case engine.Carry:
@@ -324,6 +383,19 @@ func (n *node) worked(job engine.Job, r engine.JobResult) {
 	n.work()
 }
 
+// truncate drops the log up to an index.
+func (n *node) truncate(upTo uint64) {
+	if upTo = min(upTo, n.log.Last().Index); upTo <= n.log.Checkpoint().Index {
+		return
+	}
+	term, err := n.log.Term(upTo)
+	n.w.must(err, "reading a term")
+	at := segment.Checkpoint{Position: segment.Position{Index: upTo, Term: term}, Data: alone.Encode()}
+	n.w.must(n.log.Truncate(at), "truncating the log")
+	n.w.must(n.core.Truncated(n.log.First()), "truncated")
+	n.w.counted["truncations"]++
+}
+
 // flush writes a checkpoint.
 func (n *node) flush(job engine.Job) {
 	if n.w.bugs.horizonVolatile && job.UpTo > 0 {
@@ -333,7 +405,7 @@ func (n *node) flush(job engine.Job) {
 	covered := n.state.applied().Index
 	n.state.beginFlush()
 	if n.w.bugs.truncateEarly {
-		n.log.truncate(covered)
+		n.truncate(covered)
 	}
 	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
 		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // possibly in the middle of it
@@ -359,8 +431,12 @@ func (n *node) begin() {
 	n.began = n.w.now
 	n.w.oracle.term()
 	n.ready = true
+	if n.ordinal == 0 {
+		n.create()
+	}
 	n.archiveFiles()
 	n.dropHistory()
+	n.propose()
 }
 
 // receipts is the simulation's receipt cache, a FIFO. Unlike the engine's cache it is deterministic; no answer depends

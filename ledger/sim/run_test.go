@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // result is the result of an episode.
@@ -30,7 +33,7 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 		p.owners, p.jobbers = 0, 0
 	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart,
-		counted: map[string]int{}}
+		counted: map[string]int{}, ordinals: map[uint64]uint64{}}
 	w.oracle = newOracle(w)
 	defer func() {
 		switch v := recover().(type) {
@@ -75,6 +78,9 @@ func (w *world) build(dir string) {
 		w.actors = append(w.actors, &mount{w})
 	}
 	w.node = newNode(w, state)
+	w.node.disk = simdisk.New()
+	at := segment.Checkpoint{Data: alone.Encode()}
+	w.must(segment.Create(w.node.options(), at, segment.State{}), "creating the log")
 	w.people()
 	w.actors = append(w.actors, &historian{w})
 	w.node.birth()

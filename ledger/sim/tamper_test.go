@@ -19,8 +19,6 @@ type bugs struct {
 	wallEviction    bool // an eviction pass also reads the wall clock
 	wallStamp       bool // entries are stamped with the wall clock's time
 	staleCache      bool // receipts are found by name instead of creation index
-	believeTorn     bool // a torn record counts as written
-	noResync        bool // data read after a kill counts as synced
 	tornCheckpoint  bool // data and position of a checkpoint are written separately
 	blocksUnsynced  bool // a checkpoint is taken before its blocks are synced
 	truncateEarly   bool // the log is truncated before the checkpoint is durable

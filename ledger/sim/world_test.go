@@ -38,7 +38,9 @@ type world struct {
 	oracle  *oracle
 	actors  []actor
 	counted map[string]int // how often each event has happened
-	dir     string         // of the real state file; "" for a simulated one
+	// ordinals has the records that one node has applied, by their index in its log.
+	ordinals map[uint64]uint64
+	dir      string // of the real state file; "" for a simulated one
 
 	archive   *archiveDisk // nil for none
 	archiveID string       // as recorded by the ledger
