@@ -111,19 +111,6 @@ func TestStructuredStrings(t *testing.T) {
 			}
 		}
 	}
-	// The other kinds of test vectors: other types, lists, white space around and inside.
-	for field, want := range map[string]string{
-		`"foo"`: "foo", ` "foo" `: "foo", "\t\"foo\"": "foo", `'foo'`: "", `"foo`: "", `"foo \"bar\""`: "",
-		`"foo\"bar\""`: `foo"bar"`,
-		`"foo \,"`:     "", `"foo \`: "", `""`: "", `"   "`: "", `"foo" "bar"`: "", `"foo", "bar"`: "", `("foo")`: "",
-		`a="foo"`: "", `foo`: "", `4`: "", `-4.5`: "", `?0`: "", `@1659578233`: "", `:aGVsbG8=:`: "", `%"foo"`: "",
-		`"foo";a;b=2;c="x"`: "foo", `"foo" ;a`: "", `"foo";`: "", `"foo"; a`: "foo", `"foo";A`: "",
-	} {
-		key, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {field}}, true)
-		if key != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v; want %q", field, key, err, want)
-		}
-	}
 }
 
 // FuzzParseHeader checks that an accepted field is a key, parsed as the library parses it, and that its quoted form

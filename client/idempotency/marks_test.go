@@ -39,10 +39,12 @@ func marked(t *testing.T, header http.Header, echo, replayed string, expires boo
 func TestEveryResponseIsMarked(t *testing.T) {
 	t.Parallel()
 	down := newMapBackend()
-	down.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
+	down.setFail(func(string, idempotency.Key) (bool, error) {
+		return false, errors.New("the secret address is unreachable")
+	})
 	full := newMapBackend()
 	full.setFail(func(string, idempotency.Key) (bool, error) {
-		return false, &idempotency.QuotaError{Cause: errors.New("full")}
+		return false, &idempotency.QuotaError{Cause: errors.New("the secret is full")}
 	})
 	status := func(code int) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -113,7 +115,7 @@ func TestEveryResponseIsMarked(t *testing.T) {
 		},
 		"replay unchecked": {
 			options: func(o *idempotency.Options) {
-				o.AllowReplay = func(*http.Request) (bool, error) { return false, errors.New("no answer") }
+				o.AllowReplay = func(*http.Request) (bool, error) { return false, errors.New("the secret is away") }
 			},
 			first: keyed, status: 503, code: idempotency.CodeReplayUnchecked,
 		},
@@ -165,8 +167,12 @@ func TestEveryResponseIsMarked(t *testing.T) {
 				t.Errorf("bypassed: %v", answer.Header)
 			}
 			text, _ := io.ReadAll(answer.Body)
-			if test.code != "" && !strings.Contains(string(text), `"code":"`+string(test.code)+`"`) {
-				t.Errorf("%s, want the code %s", text, test.code)
+			if test.code != "" && (!strings.Contains(string(text), `"code":"`+string(test.code)+`"`) ||
+				answer.Header.Get("Cache-Control") != "no-store") {
+				t.Errorf("%s, want the code %s; %v", text, test.code, answer.Header)
+			}
+			if strings.Contains(string(text), "secret") {
+				t.Errorf("it tells of the store: %s", text)
 			}
 		})
 	}

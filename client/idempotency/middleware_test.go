@@ -268,11 +268,44 @@ func TestMiddlewareRefusesBadRequests(t *testing.T) {
 	s.expect(s.send(body(` { "amount" : 5.0 } `)), http.StatusCreated, "true", 1)
 }
 
+// With Strict the field is an Item Structured Header whose value is a String, as in the draft of the field, whose own
+// examples are among these.
 func TestMiddlewareStrict(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(o *idempotency.Options) { o.Strict = true })
-	s.refused(s.send(header("Idempotency-Key", testKey)), 400, idempotency.CodeKeyInvalid, idempotency.FixRequest, 0)
-	s.expect(s.send(), http.StatusCreated, "false", 1)
+	for _, field := range []string{testKey, "1", "?1", ":YWJj:", "@1659578233", `("a")`, `"a", "b"`, `"a`} {
+		t.Log(field)
+		s.refused(s.send(header("Idempotency-Key", field)), 400, idempotency.CodeKeyInvalid, idempotency.FixRequest, 0)
+	}
+	for i, key := range []string{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`, `"clkyoesmbgybucifusbbtdsbohtyuuwz"`} {
+		s.expect(s.send(header("Idempotency-Key", key)), http.StatusCreated, "false", int64(i+1))
+		answer := s.send(header("Idempotency-Key", key))
+		s.expect(answer, http.StatusCreated, "true", int64(i+1))
+		check.Equal(t, answer.Header.Get("Idempotency-Key"), key)
+	}
+}
+
+// The policy says how long a key is kept, and a key is kept as long as that.
+func TestMiddlewarePolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency" })
+		var policy map[string]any
+		must.Do(t, json.NewDecoder(answer.Body).Decode(&policy))
+		ttl, _ := policy["ttl_seconds"].(float64)
+		if policy["header"] != "Idempotency-Key" || policy["fingerprint"] != "raw" || policy["required"] != false ||
+			fmt.Sprint(policy["methods"]) != "[POST PATCH]" || policy["documentation"] != idempotency.Documentation ||
+			time.Duration(ttl)*time.Second != idempotency.DefaultTTL || s.charge.runs.Load() != 0 {
+			t.Errorf("%v", policy)
+		}
+		patch := func(r *http.Request) { r.Method = http.MethodPatch }
+		s.expect(s.send(patch), http.StatusCreated, "false", 1)
+		pass(idempotency.DefaultTTL - 1)
+		s.expect(s.send(patch), http.StatusCreated, "true", 1)
+		pass(1)
+		s.expect(s.send(patch), http.StatusCreated, "false", 2)
+	})
 }
 
 func TestMiddlewareMismatch(t *testing.T) {
@@ -356,6 +389,7 @@ func TestMiddlewareInFlight(t *testing.T) {
 			1)
 	}
 	s.expect(s.send(), http.StatusOK, "false", 1)
+	s.expect(s.send(), http.StatusOK, "true", 1)
 }
 
 // A waiting client that disconnects does not affect the others.
@@ -397,31 +431,36 @@ func TestMiddlewareStatuses(t *testing.T) {
 	}
 	unknown := after{http.StatusConflict, "false", 1}
 	alone := func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} }
-	for name, test := range map[string]struct {
+	type row struct {
 		status  int
 		options func(*idempotency.Options)
 		want    after
-	}{
-		"200":          {200, nil, after{200, "true", 1}},
-		"202":          {202, nil, after{202, "true", 1}},
-		"303":          {303, nil, after{303, "true", 1}},
-		"400":          {400, nil, after{400, "true", 1}},
-		"404":          {404, nil, after{404, "true", 1}},
-		"401":          {401, nil, unknown},
-		"403":          {403, nil, unknown},
-		"409":          {409, nil, unknown},
-		"429":          {429, nil, unknown},
-		"429 released": {429, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{429, "false", 2}},
-		"429 alone":    {429, alone, after{429, "false", 2}},
-		"403 besides":  {403, alone, unknown},
-		"500":          {500, nil, unknown},
+	}
+	rows := map[string]row{
+		"200":         {200, nil, after{200, "true", 1}},
+		"202":         {202, nil, after{202, "true", 1}},
+		"303":         {303, nil, after{303, "true", 1}},
+		"400":         {400, nil, after{400, "true", 1}},
+		"404":         {404, nil, after{404, "true", 1}},
+		"422":         {422, nil, after{422, "true", 1}},
+		"429 alone":   {429, alone, after{429, "false", 2}},
+		"403 besides": {403, alone, unknown},
+		"500":         {500, nil, unknown},
+		"599":         {599, nil, unknown},
 		"500 released": {500, func(o *idempotency.Options) { o.ServerErrors = idempotency.ReleaseKey }, after{500,
 			"false", 2}},
 		"503 stored": {503, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, after{503,
 			"true", 1}},
 		"201 replayed as 200": {201, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{200, "true", 1}},
 		"404 replayed as 404": {404, func(o *idempotency.Options) { o.ReplayStatus = 200 }, after{404, "true", 1}},
-	} {
+	}
+	for _, status := range []int{401, 403, 407, 408, 409, 423, 425, 429} {
+		rows[fmt.Sprint(status)] = row{status, nil, unknown}
+		rows[fmt.Sprint(status, " released")] = row{
+			status, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{status, "false", 2},
+		}
+	}
+	for name, test := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -834,26 +873,6 @@ func TestMiddlewareFreshFields(t *testing.T) {
 	}
 }
 
-// The store is down before the work: nothing is executed, unless the route is open.
-func TestMiddlewareStoreDown(t *testing.T) {
-	t.Parallel()
-	backend := newMapBackend()
-	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
-	s.use()
-	backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
-	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeStoreUnavailable, idempotency.SameKey, 0)
-	s.use(func(o *idempotency.Options) { o.Open = true })
-	answer := s.send()
-	s.expect(answer, http.StatusCreated, "false", 1)
-	if answer.Header.Get("Idempotent-Bypassed") != "true" || s.metrics.of(idempotency.EventBypassed) != 1 {
-		t.Errorf("%v %v", answer.Header, s.metrics.events)
-	}
-	backend.setFail(func(string, idempotency.Key) (bool, error) {
-		return false, &idempotency.QuotaError{RetryAfter: time.Minute, Cause: errors.New("full")}
-	})
-	s.refused(s.send(), http.StatusTooManyRequests, idempotency.CodeQuota, idempotency.SameKey, 1)
-}
-
 // The answer to a Reserve is lost. The key does not stay reserved without an owner.
 func TestMiddlewareLosesTheReservation(t *testing.T) {
 	t.Parallel()
@@ -933,18 +952,6 @@ func TestMiddlewareLogs(t *testing.T) {
 		if strings.Contains(text, secret) {
 			t.Errorf("the log has %s: %s", secret, text)
 		}
-	}
-}
-
-func TestMiddlewarePolicy(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency" })
-	var policy map[string]any
-	must.Do(t, json.NewDecoder(answer.Body).Decode(&policy))
-	if policy["header"] != "Idempotency-Key" || policy["ttl_seconds"] != 86400.0 || policy["fingerprint"] != "raw" ||
-		s.charge.runs.Load() != 0 {
-		t.Errorf("%v", policy)
 	}
 }
 

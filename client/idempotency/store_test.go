@@ -343,23 +343,3 @@ func TestSwapAfterARemoval(t *testing.T) {
 		t.Errorf("after the removal: %q, %q, %v", value, after, err)
 	}
 }
-
-func TestMemoryOptions(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := idempotency.NewMemory(idempotency.MemoryOptions{MaxEntries: 1, CleanupInterval: time.Hour})
-		work := func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil }
-		do := func(key string) error {
-			_, err := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second}}.Do(t.Context(), s,
-				idempotency.RecordKey{Key: key}, work)
-			return err
-		}
-		must.Do(t, do("a"))
-		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, but is not yet removed
-			pass(wait)
-			check.Equal(t, idempotency.CodeOf(do("b")), idempotency.CodeQuota, "after %v: %v", wait)
-		}
-		pass(time.Hour)
-		must.Do(t, do("b"), "after the removal")
-	})
-}

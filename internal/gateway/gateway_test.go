@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -136,89 +135,6 @@ func TestARequestIsSentOnce(t *testing.T) {
 	}
 }
 
-// A waiting retry learns at once that the outcome is unknown: after a response of 500, and after a connection that
-// breaks once the request was sent.
-func TestUnknownOutcomeEndsAWait(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(w http.ResponseWriter){
-		"500": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
-		"a broken connection": func(w http.ResponseWriter) {
-			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-				_ = conn.Close()
-			}
-		},
-		"half a response": func(w http.ResponseWriter) {
-			w.Header().Set("Content-Length", "100")
-			_, _ = io.WriteString(w, "half")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			began, over := make(chan struct{}), make(chan struct{})
-			base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				close(began) // a second run would panic
-				<-over
-				end(w)
-			}), func(s *Settings) { s.Wait = s.Lease / 3 })
-			var group sync.WaitGroup
-			group.Go(func() {
-				body := strings.NewReader("x")
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/charge", body)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				r.Header.Set(idempotency.HeaderKey, `"k"`)
-				if answer, err := http.DefaultClient.Do(r); err == nil { // a partial response is not a response
-					_ = answer.Body.Close()
-				}
-			})
-			<-began
-			for range 8 {
-				group.Go(func() {
-					status, _, text := send(t, http.MethodPost, base+"/charge", `"k"`, "x")
-					if status != http.StatusConflict || !strings.Contains(text, "outcome-unknown") {
-						t.Errorf("a repeat: status %d, %s", status, text)
-					}
-				})
-			}
-			close(over)
-			group.Wait()
-		})
-	}
-}
-
-// Headers that only a gateway may set are removed in both directions, with a key and without.
-func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
-	t.Parallel()
-	var got http.Header
-	base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = r.Header.Clone()
-		w.Header().Set(idempotency.HeaderReplayed, "true")
-		w.Header().Set(idempotency.HeaderExpires, "never")
-	}))
-	for _, key := range []string{"", `"k"`} {
-		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, base, http.NoBody))(t)
-		r.Header.Set(idempotency.HeaderFence, "99")
-		r.Header.Set("X-Forwarded-For", "10.0.0.1")
-		want := ""
-		if key != "" {
-			r.Header.Set(idempotency.HeaderKey, key)
-			want = "false"
-		}
-		answer := must.Get(http.DefaultClient.Do(r))(t)
-		_ = answer.Body.Close()
-		if answer.Header.Get(idempotency.HeaderReplayed) != want ||
-			answer.Header.Get(idempotency.HeaderExpires) == "never" {
-			t.Errorf("key %q: the client got %v", key, answer.Header)
-		}
-		if got.Get(idempotency.HeaderFence) == "99" || strings.Contains(got.Get("X-Forwarded-For"), "10.0.0.1") {
-			t.Errorf("key %q: the service got %v", key, got)
-		}
-	}
-}
-
 // Beyond its limits, in total and per principal, a gateway refuses requests, and the service does not see them.
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -262,33 +178,5 @@ func TestRequestsAreBounded(t *testing.T) {
 	defer g.principals.mu.Unlock()
 	if len(g.principals.of) != 0 {
 		t.Errorf("still counted: %v", g.principals.of)
-	}
-}
-
-// Events pass as they arrive, and a page that disconnects does not end a keyed request.
-func TestEventsPass(t *testing.T) {
-	t.Parallel()
-	more := make(chan struct{})
-	base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "data: one\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-more
-		_, _ = io.WriteString(w, "data: two\n\n")
-	}))
-	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, base, strings.NewReader("x")))(t)
-	r.Header.Set(idempotency.HeaderKey, `"k"`)
-	answer := must.Get(http.DefaultClient.Do(r))(t)
-	defer answer.Body.Close()
-	first := make([]byte, len("data: one\n\n"))
-	if _, err := io.ReadFull(answer.Body, first); err != nil || string(first) != "data: one\n\n" {
-		t.Fatal(string(first), err)
-	}
-	close(more)
-	if rest, err := io.ReadAll(answer.Body); err != nil || string(rest) != "data: two\n\n" {
-		t.Error(string(rest), err)
-	}
-	if status, _, text := send(t, http.MethodPost, base, `"k"`, "x"); status != http.StatusGone {
-		t.Errorf("the repeat of a stream: %d %s", status, text)
 	}
 }

@@ -102,7 +102,7 @@ func writeAlone(o *Options, path string) (sole bool, err error) {
 	}
 	s := o.segments(false)
 	s.Disk = o.disk(path)
-	checkpoint := segment.Checkpoint{Position: segment.Position(o.Checkpoint), Data: alone.Encode()}
+	checkpoint := segment.Checkpoint{Position: o.Checkpoint, Data: alone.Encode()}
 	if err := segment.Create(s, checkpoint, segment.State{}); err != nil {
 		return false, err
 	}

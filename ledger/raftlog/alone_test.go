@@ -63,7 +63,7 @@ func wantAlone(t *testing.T, o Options, base Position, want []string) {
 		m := &recorder{durable: base}
 		o.Machine, o.disk, o.step = m, nil, nil
 		l := open(t, o)
-		if m.texts() != fmt.Sprint(want) {
+		if fmt.Sprint(m.texts()) != fmt.Sprint(want) {
 			t.Fatalf("round %d: it has %d entries, want %d", round, len(m.entries), len(want))
 		}
 		if at := m.applied[len(want)-1]; round == 0 && at != (Position{Index: 33, Term: 5}) {

@@ -7,28 +7,35 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 var (
 	// ErrNotLeader means that the proposal was certainly never in the log. It is safe to send it elsewhere as if it had
 	// never been made.
-	ErrNotLeader = host.ErrNotLeader
+	ErrNotLeader = errors.New("raftlog: not the leader")
 	// ErrOutcomeUnknown means that the entry may or may not be committed, now or after a restart. It wraps the cause.
-	ErrOutcomeUnknown = host.ErrOutcomeUnknown
+	ErrOutcomeUnknown = errors.New("raftlog: outcome unknown")
 	// ErrClosed means that the log was closed before the call. A proposal that ends with ErrClosed was never in the
 	// log.
-	ErrClosed = host.ErrClosed
+	ErrClosed = errors.New("raftlog: closed")
 	// ErrNeedsCluster means that the log has other members and Options.Cluster is not set.
 	ErrNeedsCluster = errors.New("the node belongs to a cluster: start it with --peer-listen")
 	// ErrEntryTooLarge means that an entry exceeds MaxEntryBytes. It was never proposed.
-	ErrEntryTooLarge = host.ErrEntryTooLarge
+	ErrEntryTooLarge = errors.New("raftlog: the entry is too large")
 )
 
-// BehindError is the failure of a node that needs another node's state, because the others have dropped the log entries
-// that it is missing.
-type BehindError = host.BehindError
+// BehindError is the failure of a node that lacks log entries which the others have dropped. Its state and log are
+// intact, only old.
+type BehindError struct {
+	At Position // the position of the state that the leader offers; a later state works too
+}
+
+// Error says what the operator can do if nothing handles the error automatically.
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("raftlog: this node is too far behind to follow the log: it needs the state of another node "+
+		"at index %d or later", e.At.Index)
+}
 
 // ForgottenError is the failure of a node whose log has lost entries that the node once acknowledged.
 type ForgottenError = core.ForgottenError

@@ -7,11 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
+
+var errDisk = errors.New("input/output error")
 
 // recorder is a Machine that records its input like a state store: durable state survives a restart, state that is only
 // applied does not.
@@ -22,6 +26,14 @@ type recorder struct {
 	durable Position
 
 	onApply func(entry string)
+	hung    chan struct{} // Apply waits for it; nil: it does not
+}
+
+// hang makes Apply wait for a channel.
+func (r *recorder) hang(until chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hung = until
 }
 
 func (r *recorder) Apply(at Position, entry []byte) any {
@@ -29,20 +41,31 @@ func (r *recorder) Apply(at Position, entry []byte) any {
 		r.onApply(string(entry))
 	}
 	r.mu.Lock()
+	hung := r.hung
+	r.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := len(r.applied); n > 0 && at.Index <= r.applied[n-1].Index {
 		panic(fmt.Sprintf("entry %s is applied behind %s", at, r.applied[n-1]))
 	}
 	r.applied, r.entries = append(r.applied, at), append(r.entries, string(entry))
-	return at
+	return "result of " + string(entry)
+}
+
+// checkpoint makes everything applied up to a position durable.
+func (r *recorder) checkpoint(at Position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.durable = at
 }
 
 // truncate makes the machine's state durable, and drops the log up to there.
 func (r *recorder) truncate(l *Log) error {
 	at := l.Covered()
-	r.mu.Lock()
-	r.durable = at
-	r.mu.Unlock()
+	r.checkpoint(at)
 	return l.Truncate(at.Index)
 }
 
@@ -59,10 +82,10 @@ func (r *recorder) restarted() *recorder {
 	return next
 }
 
-func (r *recorder) texts() string {
+func (r *recorder) texts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return fmt.Sprint(r.entries)
+	return slices.Clone(r.entries)
 }
 
 const testSegmentBytes = 16 << 10
@@ -97,6 +120,46 @@ func created(t testing.TB, dir string, m *recorder) *Log {
 	return open(t, o)
 }
 
+// onDisk returns the Options of a log on a disk in memory that belongs to m.
+func onDisk(d segment.Disk, m *recorder) Options {
+	o := options("in memory", m)
+	o.disk = func(string) segment.Disk { return d }
+	o.setDefaults()
+	return o
+}
+
+var sole = Members{Voters: []uint64{1}, Highest: 1}
+
+// createOn creates a log on a disk.
+func createOn(t testing.TB, d segment.Disk, members Members) {
+	t.Helper()
+	o := onDisk(d, &recorder{})
+	must.Do(t, segment.Create(o.segments(false), segment.Checkpoint{Data: members.Encode()}, State{}))
+}
+
+// startOn opens the log on a disk. The test closes it when it ends.
+func startOn(t testing.TB, d segment.Disk, m *recorder, change func(*Options)) *Log {
+	t.Helper()
+	o := onDisk(d, m)
+	if change != nil {
+		change(&o)
+	}
+	files := must.Get(segment.Open(o.segments(false)))(t)
+	members := must.Get(mustFit(&o, files))(t)
+	l := must.Get(start(o, files, members))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// started creates a log on a disk and starts its sole voter.
+func started(t testing.TB, d segment.Disk, m *recorder, change func(*Options)) *Log {
+	t.Helper()
+	createOn(t, d, sole)
+	l := startOn(t, d, m, change)
+	must.Do(t, l.Ready(t.Context()))
+	return l
+}
+
 // write proposes the texts one after the other, and wants all of them committed.
 func write(t testing.TB, l *Log, texts ...string) {
 	t.Helper()
@@ -105,8 +168,8 @@ func write(t testing.TB, l *Log, texts ...string) {
 		proposals[i] = l.ProposeIn(l.Role().Term, []byte(s))
 	}
 	for i, p := range proposals {
-		if _, err := p.Wait(); err != nil {
-			t.Fatalf("proposal %q: %v", texts[i], err)
+		if result, err := p.Wait(); err != nil || result != "result of "+texts[i] {
+			t.Fatalf("proposal %q: %v, %v", texts[i], result, err)
 		}
 	}
 }

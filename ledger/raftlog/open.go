@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
-
-	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -42,20 +38,7 @@ func Open(o Options) (*Log, error) {
 		return nil, errors.Join(fmt.Errorf("raftlog: %w: this is node %d, and its log names the voters %d",
 			ErrNeedsCluster, o.Node, members.Voters), files.Abandon())
 	}
-	l := &Log{options: o, files: files}
-	var send func([]*pb.Message)
-	var tick time.Duration
-	if o.Cluster != nil {
-		send, tick = o.Cluster.Send, o.Cluster.Tick
-	}
-	l.host, err = host.Start(host.Options{
-		ID: o.Node, Log: files, Applied: segment.Position(o.Checkpoint), Members: members,
-		Send: send, Tick: tick,
-		Apply: func(at segment.Position, entry []byte) any {
-			return o.Machine.Apply(Position(at), entry)
-		},
-		Watch: o.Watch, Logger: o.Logger, OnFailure: o.OnFailure, Stored: o.Stored,
-	})
+	l, err := start(o, files, members)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("raftlog: %w", err), files.Close())
 	}
@@ -73,6 +56,23 @@ func (o *Options) segments(readOnly bool) segment.Options {
 func create(o *Options) error {
 	members := core.Members{Voters: []uint64{firstNode}, Highest: firstNode}
 	return makeLog(o, segment.Checkpoint{Data: members.Encode()}, segment.State{})
+}
+
+// CreateAt makes the log of a node that starts from another node's state. The log holds no entries up to at; members
+// are the members as of at. state holds the Term and Vote of the node's previous log, if it had one; they must not be
+// lost.
+func CreateAt(o Options, at Position, members []byte, state State) error {
+	decoded, rest, err := core.DecodeMembers(members)
+	if err != nil || len(rest) > 0 || decoded.Highest == 0 {
+		return fmt.Errorf("raftlog: the members of the log to make cannot be read: %w", errors.Join(err,
+			fmt.Errorf("%d bytes, %d left over", len(members), len(rest))))
+	}
+	if state.Term < at.Term {
+		state = State{Term: at.Term}
+	}
+	state.Commit = max(state.Commit, at.Index)
+	o.setDefaults()
+	return makeLog(&o, segment.Checkpoint{Position: at, Data: members}, state)
 }
 
 // makeLog builds a log under a temporary name and renames it, so that a crash leaves either no log or a complete one.
@@ -110,7 +110,7 @@ func openSegments(o *Options, readOnly bool) (files *segment.Log, members core.M
 	if files, err = segment.Open(o.segments(readOnly)); err != nil {
 		return nil, members, refusal(o.Dir, err, "it cannot be opened")
 	}
-	members, err = check(o, files)
+	members, err = mustFit(o, files)
 	if err != nil {
 		// Write nothing to it, not even a clean-shutdown record.
 		return nil, members, errors.Join(err, files.Abandon())
@@ -118,9 +118,9 @@ func openSegments(o *Options, readOnly bool) (files *segment.Log, members core.M
 	return files, members, nil
 }
 
-// check compares a log with the state store, and returns the members as of the store's position.
-func check(o *Options, files *segment.Log) (members core.Members, err error) {
-	at, last, truncated := o.Checkpoint, Position(files.Last()), Position(files.Checkpoint().Position)
+// mustFit compares a log with the state store, and returns the members as of the store's position.
+func mustFit(o *Options, files *segment.Log) (members core.Members, err error) {
+	at, last, truncated := o.Checkpoint, files.Last(), files.Checkpoint().Position
 	switch {
 	case last.Index < at.Index:
 		return members, refusal(o.Dir, nil, "it ends at index %d, before the state store's %s", last.Index, at)

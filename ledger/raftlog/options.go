@@ -8,18 +8,24 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // Position is a position in the log. The zero Position is before the first entry.
-type Position struct {
-	Index uint64 // 1 for the first entry; entries of every kind count
-	Term  uint64 // Raft term in which a leader appended the entry
-}
+type Position = segment.Position
 
-// String returns "index N of term T".
-func (p Position) String() string { return fmt.Sprintf("index %d of term %d", p.Index, p.Term) }
+// State is the Raft state that a log stores in addition to its entries.
+type State = segment.State
+
+// Role says which node leads, as far as this node knows.
+type Role = core.Role
+
+// Members are the nodes of a cluster.
+type Members = core.Members
+
+// DecodeMembers decodes members written by Members.Encode and returns the bytes after them.
+func DecodeMembers(b []byte) (Members, []byte, error) { return core.DecodeMembers(b) }
 
 // Machine is the state machine, with its store, to which the log applies entries.
 type Machine interface {
@@ -33,8 +39,8 @@ type Machine interface {
 const (
 	// DefaultSegmentBytes is the size of one log file.
 	DefaultSegmentBytes = segment.DefaultSegmentBytes
-	// MaxEntryBytes is the maximum size of one proposed entry.
-	MaxEntryBytes = host.MaxEntryBytes
+	// MaxEntryBytes is the maximum size of one proposed entry. Two such entries may be uncommitted at once.
+	MaxEntryBytes = core.MaxUncommittedBytes / 2
 )
 
 // Options configures Open. Dir, Identity and Machine are required.
@@ -54,7 +60,8 @@ type Options struct {
 	Cluster *Cluster
 
 	Machine Machine
-	// Watch has the work that this node must do to serve; the log adds its own. See host.Watch. nil: only its own.
+	// Watch has the work that this node must do to serve. The log adds its own; the caller may add more, and the entry
+	// being applied advances with Log.Advance. nil: only the log's own.
 	Watch     *Watch
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // called once with the first storage error; must not block; may be nil
@@ -91,9 +98,20 @@ func (o *Options) validate() error {
 		// A state store that already holds commands belongs to another log. An empty log beside it would give new
 		// entries lower indexes than the existing ones.
 		return fmt.Errorf("raftlog: cannot create a log for a state store that is at %s", o.Checkpoint)
+	case o.Cluster != nil && o.Cluster.Tick < 0:
+		return fmt.Errorf("raftlog: Cluster.Tick is %v", o.Cluster.Tick)
 	}
 	o.setDefaults()
 	return nil
+}
+
+// tick returns the heartbeat interval.
+func (o *Options) tick() time.Duration {
+	const usual = 50 * time.Millisecond
+	if o.Cluster == nil || o.Cluster.Tick == 0 {
+		return usual
+	}
+	return o.Cluster.Tick
 }
 
 func (o *Options) setDefaults() {
@@ -102,6 +120,15 @@ func (o *Options) setDefaults() {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Watch == nil {
+		o.Watch = NewWatch()
+	}
+	if o.OnFailure == nil {
+		o.OnFailure = func(error) {}
+	}
+	if o.Stored == nil {
+		o.Stored = func(int, time.Duration) {}
 	}
 	if o.disk == nil {
 		o.disk = segment.OpenDirectory

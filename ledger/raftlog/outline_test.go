@@ -47,13 +47,13 @@ func TestReadOutline(t *testing.T) {
 		at   Position
 		want bool
 	}{
-		{Position{9, 3}, true}, // the log begins after it
-		{Position{10, 3}, true},
-		{Position{11, 3}, true},
-		{Position{12, 8}, true},
-		{Position{12, 9}, false}, // another leader's entry is committed there
-		{Position{13, 8}, false}, // nothing follows it
-		{Position{14, 9}, false},
+		{Position{Index: 9, Term: 3}, true}, // the log begins after it
+		{Position{Index: 10, Term: 3}, true},
+		{Position{Index: 11, Term: 3}, true},
+		{Position{Index: 12, Term: 8}, true},
+		{Position{Index: 12, Term: 9}, false}, // another leader's entry is committed there
+		{Position{Index: 13, Term: 8}, false}, // nothing follows it
+		{Position{Index: 14, Term: 9}, false},
 	} {
 		if got := out.Ahead(test.at); got != test.want {
 			t.Errorf("ahead of %s: %v", test.at, got)

@@ -66,8 +66,10 @@ func TestOpenRefuses(t *testing.T) {
 		{what: "no directory", says: "Options.Dir is empty", change: func(o *Options) { o.Dir = "" }},
 		{what: "no machine", says: "Options.Machine is nil", change: func(o *Options) { o.Machine = nil }},
 		{what: "made for a state that is not empty", says: "that is at index 9 of term 1", change: func(o *Options) {
-			o.Dir, o.Create, o.Checkpoint = filepath.Join(dir, "new"), true, Position{9, 1}
+			o.Dir, o.Create, o.Checkpoint = filepath.Join(dir, "new"), true, Position{Index: 9, Term: 1}
 		}},
+		{what: "a clock that runs backwards", says: "Cluster.Tick is -1ns",
+			change: func(o *Options) { o.Cluster = &Cluster{Tick: -1} }},
 		{what: "made twice", says: "exists already", change: func(o *Options) { o.Create = true }},
 		{what: "made in a file", says: "not a directory", change: func(o *Options) { o.Dir, o.Create = file, true }},
 		{what: "absent", says: "cannot be found", damage: true,
@@ -75,9 +77,9 @@ func TestOpenRefuses(t *testing.T) {
 		{what: "of another ledger", says: "", change: func(o *Options) { o.Identity = []byte("ledger-2") },
 			damage: true},
 		{what: "shorter than the state", says: "before the state store's index 1000", damage: true,
-			change: func(o *Options) { o.Checkpoint = Position{1000, at.Term} }},
+			change: func(o *Options) { o.Checkpoint = Position{Index: 1000, Term: at.Term} }},
 		{what: "of another history", says: "the logs of two histories are mixed", damage: true,
-			change: func(o *Options) { o.Checkpoint = Position{at.Index, at.Term + 1} }},
+			change: func(o *Options) { o.Checkpoint = Position{Index: at.Index, Term: at.Term + 1} }},
 		{what: "of another node", says: "is node 2, and its log names the voters [1]",
 			change: func(o *Options) { o.Node = 2 }},
 	} {
@@ -100,7 +102,7 @@ func TestOpenRefuses(t *testing.T) {
 	// None of it has changed the log.
 	again := &recorder{}
 	open(t, options(used, again))
-	if got := again.texts(); got != "[a b c]" {
+	if got := fmt.Sprint(again.texts()); got != "[a b c]" {
 		t.Errorf("it holds %s", got)
 	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // member is one node of a cluster: the real consensus, log and state machine on simulated disks. Instead of the
-// goroutines of package host it has chains of steps, and between any two steps the node may die.
+// goroutines of package raftlog it has chains of steps, and between any two steps the node may die.
 type member struct {
 	w    *world
 	c    *cluster

@@ -47,7 +47,7 @@
 //   - member (clusternode_test.go): a node. The consensus (raftlog/core), its
 //     log (raftlog/segment) and the state machine are the real ones; the state
 //     file is stateDisk's simulated one, with real block files. Steps replace the
-//     goroutines of raftlog/host. A step of the applier may hang for seconds.
+//     goroutines of package raftlog. A step of the applier may hang for seconds.
 //   - cluster (cluster_test.go): the network between the nodes, membership changes,
 //     snapshots, and the continuous checks: only one node leads a term and it has
 //     every committed entry, equal positions hold equal entries, a node votes once

@@ -63,17 +63,10 @@ func Directory(ctx context.Context, dir string, o Options) (report *Report, err 
 	return c.report, c.close()
 }
 
-// State checks a state file of a directory with the block files and the log that are
-// there, as Directory does. The state file may be one that is to become the directory's.
-func State(ctx context.Context, d *datadir.Directory, path string, o Options) (report *Report, err error) {
-	c := &checked{report: new(Report)}
-	return c.report, errors.Join(c.check(ctx, d, path, o), c.close())
-}
-
 // checked is a directory that was checked, and can be read until close.
 type checked struct {
 	report *Report
-	dir    *datadir.Directory // that close unlocks; nil for none
+	dir    *datadir.Directory // that close unlocks
 	store  *boltstore.Store   // nil when it cannot be opened
 	m      *machine.Machine   // nil when the state cannot be read
 	stands *[]stand           // the positions that the replay passed; nil: not wanted
@@ -89,10 +82,7 @@ func (c *checked) close() (err error) {
 	if c.store != nil {
 		err = c.store.Close()
 	}
-	if c.dir != nil {
-		err = errors.Join(err, c.dir.Close())
-	}
-	return err
+	return errors.Join(err, c.dir.Close())
 }
 
 // open checks a directory.
@@ -102,13 +92,13 @@ func open(ctx context.Context, dir string, o Options, stands *[]stand) (*checked
 		return nil, err
 	}
 	c := &checked{report: new(Report), dir: d, stands: stands}
-	if err := c.check(ctx, d, d.State(), o); err != nil {
+	if err := c.check(ctx, d, o); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
 }
 
-func (c *checked) check(ctx context.Context, d *datadir.Directory, path string, o Options) (err error) {
+func (c *checked) check(ctx context.Context, d *datadir.Directory, o Options) (err error) {
 	report := c.report
 	open := boltstore.OpenReadOnly
 	if o.Archive != "" {
@@ -118,13 +108,13 @@ func (c *checked) check(ctx context.Context, d *datadir.Directory, path string, 
 			})
 		}
 	}
-	store, err := open(path, d.Identity())
+	store, err := open(d.State(), d.Identity())
 	if wrong, ok := errors.AsType[*blockfile.FileError](err); ok && wrong.Place != (blockfile.Place{}) {
 		// What the directory has is checked all the same, so that the operator learns which of the two is damaged.
 		if err := report.add(o.Archive, wrong); err != nil {
 			return err
 		}
-		store, err = boltstore.OpenReadOnly(path, d.Identity())
+		store, err = boltstore.OpenReadOnly(d.State(), d.Identity())
 	}
 	if err != nil {
 		return report.add(datadir.StateName, err)

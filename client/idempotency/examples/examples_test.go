@@ -511,24 +511,24 @@ func TestSubmitKilled(t *testing.T) {
 
 // form is a form that was handed out.
 type form struct {
-	t          *testing.T
-	address    string
-	key, proof string
+	t            *testing.T
+	address      string
+	key, visitor string
 }
 
 // open requests an empty form.
 func open(t *testing.T, p *process, headers ...string) *form {
 	t.Helper()
 	a := request(t, http.MethodGet, p.address, "/intake/contact", "", headers...).expect(t, http.StatusOK)
-	return &form{t, p.address, a.field(t, "key"), a.field(t, "proof")}
+	return &form{t, p.address, a.field(t, "key"), a.field(t, "visitor")}
 }
 
-// send sends the form to an intake, with its proof if it has one, and as a user unless user is "".
+// send sends the form to an intake, with its secret if it has one, and as a user unless user is "".
 func (f *form) send(name, user, body string) *answer {
 	f.t.Helper()
 	headers := []string{"Idempotency-Key", `"` + f.key + `"`, "Content-Type", "application/x-www-form-urlencoded"}
-	if f.proof != "" {
-		headers = append(headers, "Intake-Proof", f.proof)
+	if f.visitor != "" {
+		headers = append(headers, headerVisitor, f.visitor)
 	}
 	if user != "" {
 		headers = append(headers, "Authorization", "Bearer "+user+"-secret")
@@ -566,76 +566,26 @@ func startForms(t *testing.T) *process {
 	return start(t, "forms", "--listen", "127.0.0.1:0", "--server", serve(t, t.TempDir(), "127.0.0.1:0").address)
 }
 
-// A form is accepted once per intake and user.
+// A form is accepted once per intake and party, and a visitor who signs in stays the same party.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	p := startForms(t)
 	alice := open(t, p, "Authorization", "Bearer alice-secret")
-	check.Equal(t, alice.proof, "", "a user's form has a proof: %v")
 	first := alice.id(alice.send("contact", "alice", "name=Ann"), false)
-	if again := alice.id(alice.send("contact", "alice", "name=Ann"), true); again != first {
-		t.Errorf("submission %s, then %s", first, again)
-	}
-	mismatch := alice.send("contact", "alice", "name=Bo").expect(t, http.StatusUnprocessableEntity)
-	if mismatch.field(t, "code") != "key-reused" || strings.Contains(mismatch.body, "Ann") {
-		t.Error(mismatch.body)
-	}
-	if other := alice.id(alice.send("orders", "alice", "name=Bo"), false); other == first {
-		t.Error("two intakes have one record")
-	}
-	if other := alice.id(alice.send("contact", "bob", "name=Bo"), false); other == first {
-		t.Error("two users have one record")
-	}
-	without := &form{t: t, address: p.address}
-	missing := request(t, http.MethodPost, p.address, "/intake/contact", "name=Ann", "Authorization",
-		"Bearer alice-secret").expect(t, http.StatusBadRequest)
-	check.Equal(t, missing.field(t, "code"), "key-missing", "%v: %v", missing.body)
-	without.key = alice.key // an anonymous visitor who knows the key and has no proof
-	if a := without.send("contact", "", "name=Ann").expect(t, 400); a.field(t, "code") != "principal-missing" {
-		t.Error(a.body)
-	}
-	without.proof = "forged." + strings.Repeat("0", 64)
-	without.send("contact", "", "name=Ann").expect(t, http.StatusBadRequest)
-	without.send("contact", "mallory", "name=Ann").expect(t, http.StatusUnauthorized)
-	p.took(3)
-}
+	check.Equal(t, alice.id(alice.send("contact", "alice", "name=Ann"), true), first, "submission %s")
+	alice.id(alice.send("orders", "alice", "name=Bo"), false)
+	alice.send("contact", "", "name=Ann").expect(t, http.StatusBadRequest)        // without a secret
+	alice.send("contact", "mallory", "name=Ann").expect(t, http.StatusBadRequest) // without a valid credential
 
-// After a visitor signs in, the visitor's form is still the same submission, for the user who has its proof and for no
-// other user.
-func TestFormsOfVisitors(t *testing.T) {
-	t.Parallel()
-	p := startForms(t)
 	f := open(t, p)
 	// All at once: the visitor's request, and retries by the page, which has signed in meanwhile.
 	answers := race(8, func(i int) *answer { return f.send("contact", []string{"", "alice"}[i%2], "name=Ann") })
-	id := answers[0].field(t, "submission")
 	for _, a := range answers {
 		a.expect(t, http.StatusCreated)
-		check.Equal(t, a.field(t, "submission"), id, "submission %s and %s: %v", id, a.body)
+		check.Equal(t, a.field(t, "submission"), answers[0].field(t, "submission"), "submission %s")
 	}
-	check.Equal(t, f.id(f.send("contact", "alice", "name=Ann"), true), id, "submission %s after signing in")
-	// Neither the proof nor the key is of use to another user: not even a conflict reveals the key.
-	if other := f.id(f.send("contact", "bob", "name=Bo"), false); other == id {
-		t.Error("bob has got the visitor's submission")
-	}
-	// Without the proof it cannot be reached, even by the same user.
-	bare := &form{t: t, address: p.address, key: f.key}
-	if other := bare.id(bare.send("contact", "alice", "name=Bo"), false); other == id {
-		t.Error("the visitor's submission was reached without its proof")
-	}
-	stranger := open(t, p)
-	stranger.key = f.key
-	if other := stranger.id(stranger.send("contact", "", "name=Bo"), false); other == id {
-		t.Error("another visitor has got the submission")
-	}
-	// And a proof chosen by a user does not reach another user's own records.
-	own := open(t, p, "Authorization", "Bearer bob-secret")
-	mine := own.id(own.send("contact", "bob", "name=Bob"), false)
-	own.proof = stranger.proof
-	if other := own.id(own.send("contact", "alice", "name=Bob"), false); other == mine {
-		t.Error("alice has got bob's submission")
-	}
-	p.took(6)
+	f.id(f.send("contact", "bob", "name=Bo"), false) // the secret is of no use to another user
+	p.took(4)
 }
 
 // startGateway starts the gateway of the example jobs, in front of a service at an address other than the one in its

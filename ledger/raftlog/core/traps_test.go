@@ -113,7 +113,7 @@ func (g *group) effects(h *host) bool {
 	h.applies = append(h.applies, out.Apply...)
 	for _, a := range out.Append {
 		if h.diesAtCommit && a.State != nil && len(a.Entries) == 0 {
-			g.queue = append(g.queue, out.Send...) // sent at once, as in package host
+			g.queue = append(g.queue, out.Send...) // sent at once, as in package raftlog
 			delete(g.hosts, h.id)
 			return true
 		}

@@ -18,8 +18,14 @@ type Entry struct {
 // KindChange is the kind of an entry that changes the members; see [Log.Append].
 const KindChange = 2
 
-// Position is the index of an entry and the term in which a leader appended it.
-type Position struct{ Index, Term uint64 }
+// Position is the place of an entry in the log. The zero Position is before the first entry.
+type Position struct {
+	Index uint64 // 1 for the first entry; entries of every kind count
+	Term  uint64 // Raft term in which a leader appended the entry
+}
+
+// String returns "index N of term T".
+func (p Position) String() string { return fmt.Sprintf("index %d of term %d", p.Index, p.Term) }
 
 // State is the Raft state that must survive a crash.
 type State struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -12,25 +13,23 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/internal/testkit/simdisk"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
 // decode decodes the messages of a frame.
 func decode(f *frame) ([]*pb.Message, error) { return core.DecodeMessages(f.bytes) }
 
-// member is a node of a cluster with a host.
+// member is a node of a cluster with a log.
 type member struct {
 	*node
-	host *host.Host
-	log  *segment.Log
+	log  *raftlog.Log
 	mu   sync.Mutex
 	have []string
 }
 
-func (m *member) apply(_ segment.Position, entry []byte) any {
+// Apply implements raftlog.Machine.
+func (m *member) Apply(_ raftlog.Position, entry []byte) any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.have = append(m.have, string(entry))
@@ -48,33 +47,25 @@ func newMember(t *testing.T, id uint64) *member {
 	t.Helper()
 	m := &member{}
 	members := core.Members{Voters: []uint64{1, 2, 3}, Highest: 3}
-	o := segment.Options{
-		Disk: simdisk.New(), Identity: fmt.Append(nil, "node ", id), SegmentBytes: 256 << 10, Random: zeros{},
+	m.node = start(t, id, func(o *Options) {
+		o.Receive = func(messages []*pb.Message) { _ = m.log.Receive(messages) } // fails once the log has stopped
+		o.Unreachable = func(id uint64) { _ = m.log.Unreachable(id) }
+	})
+	o := raftlog.Options{
+		Dir: filepath.Join(t.TempDir(), "log"), Identity: fmt.Append(nil, "node ", id), SegmentBytes: 256 << 10,
+		Node: id, Machine: m, Cluster: &raftlog.Cluster{Send: m.node.Send, Tick: 20 * time.Millisecond},
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	must.Do(t, segment.Create(o, segment.Checkpoint{Data: members.Encode()}, segment.State{}))
-	m.log = must.Get(segment.Open(o))(t)
-	m.node = start(t, id, func(o *Options) {
-		o.Receive = func(messages []*pb.Message) { _ = m.host.Receive(messages...) } // fails once the host has stopped
-		o.Unreachable = func(id uint64) { _ = m.host.Unreachable(id) }
-	})
-	m.host = must.Get(host.Start(host.Options{
-		ID: id, Log: m.log, Members: members, Apply: m.apply, Send: m.node.Send, Tick: 20 * time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler),
-	}))(t)
-	t.Cleanup(func() { m.stop(); _ = m.log.Close() })
+	must.Do(t, raftlog.CreateAt(o, raftlog.Position{}, members.Encode(), raftlog.State{}))
+	m.log = must.Get(raftlog.Open(o))(t)
+	t.Cleanup(m.stop)
 	return m
 }
 
 func (m *member) stop() {
 	m.node.stop()
-	_ = m.host.Close()
+	_ = m.log.Close()
 }
-
-// zeros is an insecure source of salts.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // Three nodes elect a leader over real connections and commit entries; the remaining two continue without it.
 func TestCluster(t *testing.T) {
@@ -88,7 +79,7 @@ func TestCluster(t *testing.T) {
 		ready := make(chan *member, len(among))
 		for _, m := range among {
 			go func() { // ends with the context; not joined on nodes that do not lead
-				if m.host.Ready(ctx) == nil {
+				if m.log.Ready(ctx) == nil {
 					ready <- m
 				}
 			}()
@@ -105,12 +96,12 @@ func TestCluster(t *testing.T) {
 	write := func(among []*member, text string) {
 		t.Helper()
 		for {
-			_, err := leaderOf(among).host.ProposeIn(leaderOf(among).host.Role().Term, []byte(text)).Wait()
+			_, err := leaderOf(among).log.ProposeIn(leaderOf(among).log.Role().Term, []byte(text)).Wait()
 			if err == nil {
 				want = append(want, text)
 				return
 			}
-			must.Is(t, err, host.ErrNotLeader) // it may have lost the leadership meanwhile
+			must.Is(t, err, raftlog.ErrNotLeader) // it may have lost the leadership meanwhile
 		}
 	}
 	for i := range 100 {
@@ -123,7 +114,7 @@ func TestCluster(t *testing.T) {
 		write(rest, fmt.Sprint("without it ", i))
 	}
 	for _, m := range rest {
-		must.Do(t, m.host.ReadBarrier(t.Context()))
+		must.Do(t, m.log.ReadBarrier(t.Context()))
 		if got := m.texts(); !slices.Equal(got, want) {
 			t.Errorf("node %d has %d entries, want %d", m.o.ID, len(got), len(want))
 		}

@@ -1,49 +1,47 @@
-package host
+package raftlog
 
 import (
 	"context"
 	"slices"
-
-	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
 // Role returns the current role, as far as this node knows.
-func (h *Host) Role() core.Role {
-	h.shown.mu.Lock()
-	defer h.shown.mu.Unlock()
-	return h.shown.status.role
+func (l *Log) Role() Role {
+	l.shown.mu.Lock()
+	defer l.shown.mu.Unlock()
+	return l.shown.status.role
 }
 
 // IsReady reports whether this node leads and has applied everything committed in earlier terms, and in which term.
-func (h *Host) IsReady() (term uint64, ready bool) {
-	h.shown.mu.Lock()
-	s := h.shown.status
-	h.shown.mu.Unlock()
+func (l *Log) IsReady() (term uint64, ready bool) {
+	l.shown.mu.Lock()
+	s := l.shown.status
+	l.shown.mu.Unlock()
 	select {
-	case <-h.stop:
+	case <-l.stopped:
 		return s.role.Term, false
 	default:
-		return s.role.Term, s.ready && !s.closing && h.Err() == nil
+		return s.role.Term, s.ready && !s.closing && l.Err() == nil
 	}
 }
 
-// AwaitApplied waits until this node has applied the log up to index. It fails with the failure of a failed host,
+// AwaitApplied waits until this node has applied the log up to index. It fails with the failure of a failed log,
 // ErrClosed, or the context's error.
-func (h *Host) AwaitApplied(ctx context.Context, index uint64) error {
+func (l *Log) AwaitApplied(ctx context.Context, index uint64) error {
 	for {
-		h.mu.Lock()
-		err, done := h.stoppedLocked(), h.node.Applied().Index >= index
+		l.mu.Lock()
+		err, done := l.stoppedLocked(), l.node.Applied().Index >= index
 		wait := make(chan struct{})
 		if err == nil && !done {
-			h.applied = append(h.applied, appliedWaiter{index, wait})
+			l.applied = append(l.applied, appliedWaiter{index, wait})
 		}
-		h.mu.Unlock()
+		l.mu.Unlock()
 		if err != nil || done {
 			return err
 		}
 		select {
 		case <-wait:
-		case <-h.stop:
+		case <-l.stopped:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -59,12 +57,12 @@ type appliedWaiter struct {
 // wakeApplied wakes the waiters whose index has been applied. A waiter whose caller has left stays until its index is
 // applied. The number of waiters is bounded by the calls of AwaitApplied: one for each start and for each membership
 // change.
-func (h *Host) wakeApplied() {
-	if len(h.applied) == 0 {
+func (l *Log) wakeApplied() {
+	if len(l.applied) == 0 {
 		return
 	}
-	at := h.node.Applied().Index
-	h.applied = slices.DeleteFunc(h.applied, func(w appliedWaiter) bool {
+	at := l.node.Applied().Index
+	l.applied = slices.DeleteFunc(l.applied, func(w appliedWaiter) bool {
 		if w.index > at {
 			return false
 		}
@@ -75,17 +73,17 @@ func (h *Host) wakeApplied() {
 
 // Ready waits until this node leads and has applied everything that was ever committed. It fails with the failure of a
 // failed host, ErrClosed, or the context's error.
-func (h *Host) Ready(ctx context.Context) error {
+func (l *Log) Ready(ctx context.Context) error {
 	for {
-		h.mu.Lock()
-		err, ready, changed := h.unusableLocked(), h.node.Ready(), h.Changed()
-		h.mu.Unlock()
+		l.mu.Lock()
+		err, ready, changed := l.unusableLocked(), l.node.Ready(), l.Changed()
+		l.mu.Unlock()
 		if err != nil || ready {
 			return err
 		}
 		select {
 		case <-changed:
-		case <-h.stop:
+		case <-l.stopped:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -93,53 +91,53 @@ func (h *Host) Ready(ctx context.Context) error {
 }
 
 // unusableLocked returns the failure, ErrClosed, or nil.
-func (h *Host) unusableLocked() error {
-	if err := h.stoppedLocked(); err != nil {
+func (l *Log) unusableLocked() error {
+	if err := l.stoppedLocked(); err != nil {
 		return err
 	}
-	if h.closing {
+	if l.closing {
 		return ErrClosed
 	}
 	return nil
 }
 
 // ReadsAlone reports whether ReadBarrier returns at once, because this node is a sole voter that has been Ready.
-func (h *Host) ReadsAlone() bool { return h.solo.Load() }
+func (l *Log) ReadsAlone() bool { return l.solo.Load() }
 
 // ReadBarrier returns once the state reflects every write acknowledged before the call, by any node. For a sole voter
 // that has been Ready it costs an atomic load. Otherwise the leader asks a majority, and this node waits until it has
-// applied the log up to the read index. Without a leader it waits for one. It fails with ErrClosed, the host's failure,
+// applied the log up to the read index. Without a leader it waits for one. It fails with ErrClosed, the log's failure,
 // core.ErrTooManyReads or the context's error.
-func (h *Host) ReadBarrier(ctx context.Context) error {
-	if h.ReadsAlone() {
+func (l *Log) ReadBarrier(ctx context.Context) error {
+	if l.ReadsAlone() {
 		return nil // no other node can lead, and this node has applied what it acknowledged
 	}
 	done := make(chan struct{})
 	var number uint64
-	err := h.event(func() error {
-		if h.closing {
+	err := l.event(func() error {
+		if l.closing {
 			return ErrClosed
 		}
-		h.number++
-		number = h.number
-		h.reads[number] = done
-		return h.node.Read(number)
+		l.number++
+		number = l.number
+		l.reads[number] = done
+		return l.node.Read(number)
 	})
 	if err == nil {
 		select {
 		case <-done:
 			return nil
-		case <-h.stop:
-			h.mu.Lock()
-			err = h.stoppedLocked()
-			h.mu.Unlock()
+		case <-l.stopped:
+			l.mu.Lock()
+			err = l.stoppedLocked()
+			l.mu.Unlock()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
 	}
-	h.mu.Lock()
-	delete(h.reads, number)
-	h.node.AbandonRead(number)
-	h.mu.Unlock()
+	l.mu.Lock()
+	delete(l.reads, number)
+	l.node.AbandonRead(number)
+	l.mu.Unlock()
 	return err
 }

@@ -1,4 +1,4 @@
-package host_test
+package raftlog
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -80,11 +79,11 @@ func (f stallingFile) WriteAt(b []byte, at int64) (int, error) {
 
 // member is a node of a cluster in this process.
 type member struct {
-	running
+	*Log
 	id      uint64
 	disk    *stalling
 	machine *recorder
-	watch   *host.Watch
+	watch   *Watch
 	inbox   chan *pb.Message
 	cut     bool // guarded by cluster.mu
 }
@@ -103,21 +102,23 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, members: map[uint64]*member{}, ended: make(chan struct{})}
-	voters := core.Members{Voters: []uint64{1, 2, 3}, Highest: 3}
+	voters := Members{Voters: []uint64{1, 2, 3}, Highest: 3}
 	for _, id := range voters.Voters {
 		c.members[id] = &member{
-			id: id, disk: &stalling{Disk: simdisk.New()}, machine: &recorder{}, watch: host.NewWatch(),
+			id: id, disk: &stalling{Disk: simdisk.New()}, machine: &recorder{}, watch: NewWatch(),
 			inbox: make(chan *pb.Message, 1000),
 		}
 	}
 	for _, m := range c.members {
-		create(t, m.disk, voters)
-		m.running = start(t, m.disk, m.machine, func(o *host.Options) { o.ID, o.Send, o.Watch = m.id, c.send, m.watch })
+		createOn(t, m.disk, voters)
+		m.Log = startOn(t, m.disk, m.machine, func(o *Options) {
+			o.Node, o.Cluster, o.Watch = m.id, &Cluster{Send: c.send}, m.watch
+		})
 		c.ferries.Go(func() { // ends with ended; joined by stop
 			for {
 				select {
 				case message := <-m.inbox:
-					_ = m.Receive(message) // fails once the host has stopped
+					_ = m.Receive([]*pb.Message{message}) // fails once the host has stopped
 				case <-c.ended:
 					return
 				}
@@ -151,7 +152,7 @@ func (c *cluster) cut(id uint64, cut bool) {
 
 func (c *cluster) stop() {
 	for _, m := range c.members {
-		_ = errors.Join(m.Close(), m.log.Close())
+		_ = m.Close()
 	}
 	close(c.ended)
 	c.ferries.Wait()
@@ -197,17 +198,17 @@ func inCluster(t *testing.T, test func(t *testing.T, c *cluster)) {
 func TestFailover(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		first, others := c.leader(1, 2, 3)
-		write(t, first.Host, numbered(100)...)
+		write(t, first.Log, numbered(100)...)
 		_, err := others[0].ProposeIn(others[0].Role().Term, []byte("misplaced")).Wait()
-		check.Is(t, err, host.ErrNotLeader, "a proposal to a follower")
+		check.Is(t, err, ErrNotLeader, "a proposal to a follower")
 		c.cut(first.id, true)
 		cutOff := first.ProposeIn(first.Role().Term, []byte("cut off"))
 		next, _ := c.leader(others[0].id, others[1].id)
 		if got := next.machine.texts(); !slices.Equal(got, numbered(100)) {
 			t.Errorf("the next leader has %d entries, want 100", len(got))
 		}
-		check.Is(t, check.Err(cutOff.Wait()), host.ErrOutcomeUnknown, "a proposal without a majority")
-		write(t, next.Host, "of the next leader")
+		check.Is(t, check.Err(cutOff.Wait()), ErrOutcomeUnknown, "a proposal without a majority")
+		write(t, next.Log, "of the next leader")
 		c.cut(first.id, false)
 		must.Do(t, first.ReadBarrier(t.Context()))
 		want := append(numbered(100), "of the next leader")
@@ -222,7 +223,7 @@ func TestClusterReads(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		leader, others := c.leader(1, 2, 3)
 		for i := range 20 {
-			write(t, leader.Host, fmt.Sprint(i))
+			write(t, leader.Log, fmt.Sprint(i))
 			for _, m := range c.members {
 				must.Do(t, m.ReadBarrier(t.Context()))
 				if got := len(m.machine.texts()); got != i+1 {
@@ -242,24 +243,27 @@ func TestClusterReads(t *testing.T) {
 		default:
 		}
 		must.Do(t, leader.Close())
-		check.Is(t, <-answered, host.ErrClosed, "a read that waits when the host is closed")
+		check.Is(t, <-answered, ErrClosed, "a read that waits when the host is closed")
 	})
 }
+
+// unheard makes a node one whose messages are all lost.
+func unheard(o *Options) { o.Cluster = &Cluster{Send: func([]*pb.Message) {}} }
 
 // Once another voter joins, a former sole voter asks it before it answers reads.
 func TestSoleVoterGetsCompany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, m := simdisk.New(), &recorder{}
-		create(t, d, sole)
-		r := start(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // drops all messages
+		createOn(t, d, sole)
+		r := startOn(t, d, m, unheard)
 		must.Do(t, r.Ready(t.Context()))
 		must.Do(t, r.ReadBarrier(t.Context()))
 		second := uint64(2)
 		change := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
 			{Type: pb.ConfChangeAddNode.Enum(), NodeId: &second},
 		}}
-		must.Get(r.ChangeIn(r.Role().Term, change).Wait())(t)
+		must.Do(t, r.ChangeIn(t.Context(), r.Role().Term, change))
 		if members := r.Members(); !slices.Equal(members.Voters, []uint64{1, 2}) {
 			t.Errorf("the members are %+v", members)
 		}
@@ -271,16 +275,13 @@ func TestSoleVoterGetsCompany(t *testing.T) {
 			t.Errorf("a read without the second voter: %v", err)
 		default:
 		}
-		must.Do(t, errors.Join(r.Close(), r.log.Close()))
+		must.Do(t, r.Close())
 		<-answered
-		m.checkpoint(r.Covered())
-		log := must.Get(segment.Open(segmentOptions(d)))(t)
-		defer log.Close()
-		members := sole
-		found := must.Get(log.Entries(1, log.Last().Index+1, 1<<20))(t)
-		for i := range found {
-			members = members.After(&found[i])
-		}
+		o := onDisk(d, m)
+		files := must.Get(segment.Open(o.segments(true)))(t)
+		o.Checkpoint = files.Last()
+		members := must.Get(mustFit(&o, files))(t)
+		must.Do(t, files.Abandon())
 		if !slices.Equal(members.Voters, []uint64{1, 2}) {
 			t.Errorf("the log says that the members are %+v", members)
 		}
@@ -295,7 +296,7 @@ func TestTooManyAddressesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, m := simdisk.New(), &recorder{}
-			r := started(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // drops all messages
+			r := started(t, d, m, unheard)
 			var err error
 			nodes := 1
 			for id := uint64(2); err == nil && id <= core.MaxMembers+1; id++ {
@@ -306,22 +307,22 @@ func TestTooManyAddressesAreRefused(t *testing.T) {
 					a := core.Address{ID: id, Peer: strings.Repeat("p", bytes), Client: strings.Repeat("c", bytes)}
 					a.AppendTo(change)
 				}
-				if _, err = r.ChangeIn(r.Role().Term, change).Wait(); err == nil {
+				if err = r.ChangeIn(t.Context(), r.Role().Term, change); err == nil {
 					nodes++
 				}
 			}
-			if want := "shorter addresses"; bytes > 0 && (!errors.Is(err, host.ErrNotLeader) ||
+			if want := "shorter addresses"; bytes > 0 && (!errors.Is(err, ErrNotLeader) ||
 				!strings.Contains(err.Error(), want)) {
 				t.Errorf("%d nodes, then %v, want %q", nodes, err, want)
 			}
 			if nodes < 4 || bytes == 0 && nodes <= core.MaxMembers {
 				t.Errorf("only %d nodes: %v", nodes, err)
 			}
-			write(t, r.Host, "after it")
+			write(t, r, "after it")
 			at := r.Covered()
 			m.checkpoint(at)
-			must.Do(t, r.Truncate(at))
-			write(t, r.Host, "after the truncation")
+			must.Do(t, r.Truncate(at.Index))
+			write(t, r, "after the truncation")
 		})
 	}
 }

@@ -1,7 +1,8 @@
-package host_test
+package raftlog
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -9,7 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 )
 
 // tick is the default heartbeat interval; an election timeout is ten of them.
@@ -19,31 +20,50 @@ const tick = 50 * time.Millisecond
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := host.NewWatch()
+		w := NewWatch()
 		short, long := w.Job("short", time.Second), w.Job("long", time.Minute)
-		want := func(want host.Stall) {
+		want := func(want Stall) {
 			t.Helper()
 			check.Equal(t, w.Stalled(), want)
 		}
 		pass := func(d time.Duration) { <-time.After(d) } // in the bubble's time
 		pass(time.Hour)
 		short.Advance() // nothing is under way
-		want(host.Stall{})
+		want(Stall{})
 		short.Begin()
 		long.Begin()
 		pass(time.Second)
-		want(host.Stall{})
+		want(Stall{})
 		pass(1)
-		want(host.Stall{Job: "short", For: time.Second + 1})
+		want(Stall{Job: "short", For: time.Second + 1})
 		short.Advance()
-		want(host.Stall{})
+		want(Stall{})
 		pass(2 * time.Minute)
-		want(host.Stall{Job: "long", For: 2*time.Minute + time.Second + 1})
+		want(Stall{Job: "long", For: 2*time.Minute + time.Second + 1})
 		long.End()
-		want(host.Stall{Job: "short", For: 2 * time.Minute})
+		want(Stall{Job: "short", For: 2 * time.Minute})
 		short.End()
-		want(host.Stall{})
+		want(Stall{})
 		check.Equal(t, short.Took(), 0, "it has ended and is under way for %v")
+	})
+}
+
+// A job that nothing waits for is not stalled, however long it takes.
+func TestJobThatCountsOnlyWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, waited := NewWatch(), false
+		j := w.Job("a checkpoint", time.Second)
+		j.OnlyWhile(func() bool { return waited })
+		j.Begin()
+		<-time.After(time.Minute)
+		check.Equal(t, w.Stalled().Job, "", "%s is stalled, and nothing waits for it")
+		waited = true
+		if s := w.Stalled(); s.Job != "a checkpoint" || s.For < time.Minute-time.Second {
+			t.Errorf("%q is stalled for %s", s.Job, s.For)
+		}
+		j.End()
+		check.Equal(t, w.Stalled().Job, "", "%s has ended and is stalled")
 	})
 }
 
@@ -52,7 +72,7 @@ func TestWatch(t *testing.T) {
 func TestHeartbeatsPassASlowDisk(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		leader, others := c.leader(1, 2, 3)
-		write(t, leader.Host, numbered(10)...)
+		write(t, leader.Log, numbered(10)...)
 		term := leader.Role().Term
 		release := leader.disk.stall("sync")
 		slow := leader.ProposeIn(leader.Role().Term, []byte("slow"))
@@ -79,7 +99,7 @@ func TestHeartbeatsPassASlowDisk(t *testing.T) {
 				leader.Advance()
 			}
 		}
-		write(t, leader.Host, append(numbered(100), "long")...)
+		write(t, leader.Log, append(numbered(100), "long")...)
 		for _, m := range c.members {
 			if role := m.Role(); role.Leader != leader.id || role.Term != term {
 				t.Errorf("node %d: %+v, want node %d in term %d", m.id, role, leader.id, term)
@@ -112,7 +132,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inCluster(t, func(t *testing.T, c *cluster) {
 				hung, others := c.leader(1, 2, 3)
-				write(t, hung.Host, numbered(10)...)
+				write(t, hung.Log, numbered(10)...)
 				check.Equal(t, hung.Stalled().Job, "", "it is stalled: %+v")
 				end := hang(hung)
 				stalled := hung.ProposeIn(hung.Role().Term, []byte("stalled"))
@@ -129,12 +149,12 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 					t.Errorf("it still leads: %+v", hung.Role())
 				}
 				next, _ := c.leader(others[0].id, others[1].id)
-				write(t, next.Host, "of the next leader")
+				write(t, next.Log, "of the next leader")
 				if p := hung.Progress(); p.Applied > p.Committed || p.Others != nil {
 					t.Errorf("the progress of a follower: %+v", p)
 				}
 				end()
-				if _, err := stalled.Wait(); err != nil && !errors.Is(err, host.ErrOutcomeUnknown) {
+				if _, err := stalled.Wait(); err != nil && !errors.Is(err, ErrOutcomeUnknown) {
 					t.Errorf("the proposal to the hung leader: %v", err)
 				}
 				must.Do(t, hung.ReadBarrier(t.Context()))
@@ -162,9 +182,9 @@ func TestStalledLeaderStepsDown(t *testing.T) {
 		if hung.Role().Leads {
 			t.Error("it still leads")
 		}
-		check.Is(t, check.Err(stalled.Wait()), host.ErrOutcomeUnknown, "its proposal")
+		check.Is(t, check.Err(stalled.Wait()), ErrOutcomeUnknown, "its proposal")
 		next, _ := c.leader(others[0].id, others[1].id)
-		write(t, next.Host, "with the acknowledgement of a node whose state machine hangs")
+		write(t, next.Log, "with the acknowledgement of a node whose state machine hangs")
 	})
 }
 
@@ -177,7 +197,7 @@ func TestStalledNodeDoesNotTakeOver(t *testing.T) {
 				leader, others := c.leader(1, 2, 3)
 				hung := others[0]
 				defer hang(hung)()
-				write(t, leader.Host, numbered(10)...)
+				write(t, leader.Log, numbered(10)...)
 				<-time.After(12 * tick)
 				led := false
 				watched := make(chan struct{})
@@ -199,11 +219,11 @@ func TestStalledNodeDoesNotTakeOver(t *testing.T) {
 				defer close(watched)
 				must.Do(t, leader.Transfer(hung.id))
 				<-time.After(30 * tick)
-				write(t, leader.Host, "after the transfer")
+				write(t, leader.Log, "after the transfer")
 				if name != "a sync of the log" && name != "a write to the log" { // it can acknowledge
 					c.cut(leader.id, true)
 					next, _ := c.leader(others[1].id)
-					write(t, next.Host, "of the next leader")
+					write(t, next.Log, "of the next leader")
 				}
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -227,7 +247,7 @@ func TestStatusWaitsForNoDisk(t *testing.T) {
 			<-time.After(tick)
 			_, ready := leader.IsReady()
 			if s := leader.Progress(); !ready || len(s.Others) != 3 || s.Last != s.Applied ||
-				leader.Role() != before || leader.log.Last().Index <= s.Last ||
+				leader.Role() != before || leader.files.Last().Index <= s.Last ||
 				len(leader.Members().Voters) != 3 || leader.Covered().Index > s.Applied ||
 				leader.MembersChanged() != 0 {
 				t.Errorf("ready %v, %+v, %+v", ready, s, leader.Role())
@@ -236,4 +256,36 @@ func TestStatusWaitsForNoDisk(t *testing.T) {
 		end()
 		must.Get(p.Wait())(t)
 	})
+}
+
+// TestHungDiskIsVisible: while a sync hangs, Writing returns for how long, and nothing is acknowledged.
+func TestHungDiskIsVisible(t *testing.T) {
+	t.Parallel()
+	d := &stalling{Disk: simdisk.New()}
+	l := started(t, d, &recorder{}, nil)
+	write(t, l, "one")
+	for l.Writing() != 0 && t.Context().Err() == nil { // the write of the term's first entry has ended, or is about to
+		runtime.Gosched()
+	}
+	release := d.stall("sync")
+	p := l.ProposeIn(l.Role().Term, []byte("two"))
+	for before := l.Writing(); before == 0 || l.Writing() <= before; before = l.Writing() {
+		if t.Context().Err() != nil {
+			t.Fatal("a write that hangs is not seen")
+		}
+		runtime.Gosched()
+	}
+	select {
+	case <-p.Done():
+		t.Error("acknowledged before it was durable")
+	default:
+	}
+	release()
+	must.Get(p.Wait())(t)
+	for l.Writing() != 0 { // ends, because no write is in progress any more
+		if t.Context().Err() != nil {
+			t.Fatal("the write has ended and is still seen")
+		}
+		runtime.Gosched()
+	}
 }

@@ -1,4 +1,4 @@
-package host_test
+package raftlog
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
 )
 
 // A caller that waits for an index is woken once it is applied, not before; one that has left delays no other.
@@ -22,7 +21,7 @@ func TestAwaitApplied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t, simdisk.New(), &recorder{}, nil)
-		write(t, r.Host, "first")
+		write(t, r, "first")
 		at := r.Covered().Index
 		must.Do(t, r.AwaitApplied(t.Context(), at))
 		must.Do(t, r.AwaitApplied(t.Context(), 0))
@@ -38,15 +37,15 @@ func TestAwaitApplied(t *testing.T) {
 		if len(done) > 0 {
 			t.Fatalf("nothing was applied: %v", <-done)
 		}
-		write(t, r.Host, "second")
+		write(t, r, "second")
 		synctest.Wait()
 		if len(done) != 1 {
 			t.Fatalf("%d are awake behind entry %d", len(done), r.Covered().Index)
 		}
 		must.Do(t, <-done)
 		must.Do(t, r.Close())
-		check.Is(t, <-done, host.ErrClosed, "closed")
-		check.Is(t, r.AwaitApplied(t.Context(), at+20), host.ErrClosed, "after it was closed")
+		check.Is(t, <-done, ErrClosed, "closed")
+		check.Is(t, r.AwaitApplied(t.Context(), at+20), ErrClosed, "after it was closed")
 	})
 }
 
@@ -62,7 +61,7 @@ func TestFailureReachesWhoWaits(t *testing.T) {
 		check.Is(t, <-done, errDisk, "who waited")
 		for what, err := range map[string]error{
 			"ready": r.Ready(t.Context()), "read": r.ReadBarrier(t.Context()),
-			"change": second(r.ChangeIn(r.Role().Term, new(pb.ConfChangeV2)).Wait()),
+			"change": r.ChangeIn(t.Context(), r.Role().Term, new(pb.ConfChangeV2)),
 			"write":  second(r.ProposeIn(r.Role().Term, []byte("x")).Wait()), "write in its term": second(r.ProposeIn(1,
 				[]byte("x")).Wait()),
 		} {
@@ -87,18 +86,18 @@ func TestProposalsThatAreRefused(t *testing.T) {
 	if !ready {
 		t.Fatal("it is not ready")
 	}
-	large := bytes.Repeat([]byte("x"), host.MaxEntryBytes+1)
+	large := bytes.Repeat([]byte("x"), MaxEntryBytes+1)
 	for what, test := range map[string]struct {
 		err, want error
 	}{
-		"too large":              {second(r.ProposeIn(r.Role().Term, large).Wait()), host.ErrEntryTooLarge},
-		"too large for its term": {second(r.ProposeIn(term, large).Wait()), host.ErrEntryTooLarge},
-		"a term of before":       {second(r.ProposeIn(term-1, []byte("x")).Wait()), host.ErrNotLeader},
-		"a term to come":         {second(r.ProposeIn(term+1, []byte("x")).Wait()), host.ErrNotLeader},
-		"too large, here":        {second(r.ProposeHere(term, large, yes).Wait()), host.ErrEntryTooLarge},
-		"a term of before, here": {second(r.ProposeHere(term-1, []byte("x"), yes).Wait()), host.ErrNotLeader},
+		"too large":              {second(r.ProposeIn(r.Role().Term, large).Wait()), ErrEntryTooLarge},
+		"too large for its term": {second(r.ProposeIn(term, large).Wait()), ErrEntryTooLarge},
+		"a term of before":       {second(r.ProposeIn(term-1, []byte("x")).Wait()), ErrNotLeader},
+		"a term to come":         {second(r.ProposeIn(term+1, []byte("x")).Wait()), ErrNotLeader},
+		"too large, here":        {second(r.ProposeHere(term, large, yes).Wait()), ErrEntryTooLarge},
+		"a term of before, here": {second(r.ProposeHere(term-1, []byte("x"), yes).Wait()), ErrNotLeader},
 	} {
-		if !errors.Is(test.err, test.want) || errors.Is(test.err, host.ErrOutcomeUnknown) {
+		if !errors.Is(test.err, test.want) || errors.Is(test.err, ErrOutcomeUnknown) {
 			t.Errorf("%s: %v, want %v", what, test.err, test.want)
 		}
 	}
@@ -140,7 +139,7 @@ func TestProposeHere(t *testing.T) {
 // Changes of the members that are impossible change nothing, and the node goes on.
 func TestImpossibleChanges(t *testing.T) {
 	t.Parallel()
-	r := started(t, simdisk.New(), &recorder{}, func(o *host.Options) { o.Send = func([]*pb.Message) {} })
+	r := started(t, simdisk.New(), &recorder{}, unheard)
 	single := func(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 		return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
 	}
@@ -159,18 +158,18 @@ func TestImpossibleChanges(t *testing.T) {
 			return c
 		}(),
 	} {
-		if _, err := r.ChangeIn(r.Role().Term, change).Wait(); err == nil || errors.Is(err, host.ErrOutcomeUnknown) {
+		if err := r.ChangeIn(t.Context(), r.Role().Term, change); err == nil || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if m := r.Members(); len(m.Voters) != 1 || m.Highest != 1 || r.MembersChanged() != 0 {
 		t.Errorf("the members are %+v as of entry %d", m, r.MembersChanged())
 	}
-	must.Do(t, check.Err(r.ChangeIn(r.Role().Term, single(pb.ConfChangeAddLearnerNode, 2)).Wait()),
+	must.Do(t, r.ChangeIn(t.Context(), r.Role().Term, single(pb.ConfChangeAddLearnerNode, 2)),
 		"a change that is possible")
 	changed := r.MembersChanged()
 	if before := r.MembersAt(changed - 1); r.MembersAt(changed).Highest != 2 || before.Highest != 1 {
 		t.Errorf("the members before entry %d are %+v", changed, before)
 	}
-	write(t, r.Host, "goes on")
+	write(t, r, "goes on")
 }

@@ -1,4 +1,4 @@
-package host_test
+package raftlog
 
 import (
 	"bufio"
@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-const childDirectory = "HOST_TEST_DIRECTORY"
+const childDirectory = "RAFTLOG_TEST_DIRECTORY"
 
 // TestMain runs the writer that TestKilledProcess kills.
 func TestMain(m *testing.M) {
@@ -29,21 +27,11 @@ func TestMain(m *testing.M) {
 
 // writeForEver proposes from several goroutines and prints the acknowledged entries.
 func writeForEver(dir string) error {
-	log, err := segment.Open(segmentOptions(segment.OpenDirectory(dir)))
+	l, err := Open(options(dir, &recorder{}))
 	if err != nil {
 		return err
 	}
-	members, _, err := core.DecodeMembers(log.Checkpoint().Data)
-	if err != nil {
-		return err
-	}
-	h, err := host.Start(host.Options{
-		ID: 1, Log: log, Members: members, Apply: func(segment.Position, []byte) any { return nil },
-	})
-	if err != nil {
-		return err
-	}
-	if err := h.Ready(context.Background()); err != nil {
+	if err := l.Ready(context.Background()); err != nil {
 		return err
 	}
 	var out sync.Mutex
@@ -52,7 +40,7 @@ func writeForEver(dir string) error {
 		go func() { // ends with the process
 			for i := 0; ; i++ {
 				text := fmt.Sprintf("%d.%d.%d.%s", os.Getpid(), writer, i, strings.Repeat("x", i%500))
-				if _, err := h.ProposeIn(h.Role().Term, []byte(text)).Wait(); err != nil {
+				if _, err := l.ProposeIn(l.Role().Term, []byte(text)).Wait(); err != nil {
 					failed <- err
 				}
 				out.Lock()
@@ -67,8 +55,8 @@ func writeForEver(dir string) error {
 // TestKilledProcess kills a writer with SIGKILL again and again, and expects to find every acknowledged entry.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	create(t, segment.OpenDirectory(dir), sole)
+	dir := filepath.Join(t.TempDir(), "log")
+	closeLog(t, created(t, dir, &recorder{}))
 	acknowledged := map[string]bool{}
 	lives := 8
 	if testing.Short() {
@@ -98,7 +86,7 @@ func TestKilledProcess(t *testing.T) {
 		_ = child.Wait()
 	}
 	m := &recorder{}
-	must.Do(t, start(t, segment.OpenDirectory(dir), m, nil).Ready(t.Context()))
+	open(t, options(dir, m))
 	found := map[string]bool{}
 	for _, text := range m.texts() {
 		if found[text] {

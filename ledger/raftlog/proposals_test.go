@@ -1,4 +1,4 @@
-package host_test
+package raftlog
 
 import (
 	"context"
@@ -15,34 +15,13 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
-
-// After a restart every acknowledged entry is there, in the order of the proposals.
-func TestRestartFindsEverything(t *testing.T) {
-	t.Parallel()
-	d, m := simdisk.New(), &recorder{}
-	r := started(t, d, m, nil)
-	texts := numbered(500)
-	write(t, r.Host, texts...)
-	must.Do(t, errors.Join(r.Close(), r.log.Close()))
-	again := m.restarted()
-	r = start(t, d, again, nil)
-	must.Do(t, r.Ready(t.Context()))
-	if got := again.texts(); !slices.Equal(got, texts) {
-		t.Fatalf("%d entries, want %d in their order", len(got), len(texts))
-	}
-	if r.Covered().Index != again.applied[len(texts)-1].Index {
-		t.Errorf("covered %v", r.Covered())
-	}
-}
 
 // With many proposers, each gets its own result, and Stored is called for each write with its size.
 func TestResultsReachTheirProposers(t *testing.T) {
 	t.Parallel()
 	var stored atomic.Int64
-	r := started(t, simdisk.New(), &recorder{}, func(o *host.Options) {
+	r := started(t, simdisk.New(), &recorder{}, func(o *Options) {
 		o.Stored = func(bytes int, _ time.Duration) { stored.Add(int64(bytes)) }
 	})
 	var callers sync.WaitGroup
@@ -62,7 +41,7 @@ func TestResultsReachTheirProposers(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := started(t, simdisk.New(), &recorder{}, nil)
-	var before []*host.Proposal
+	var before []*Proposal
 	for _, text := range numbered(50) {
 		before = append(before, r.ProposeIn(r.Role().Term, []byte(text)))
 	}
@@ -74,56 +53,29 @@ func TestClose(t *testing.T) {
 	_, err := r.ProposeIn(r.Role().Term, []byte("late")).Wait()
 	for what, err := range map[string]error{
 		"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
-		"Truncate": r.Truncate(r.Covered()),
+		"Truncate": r.Truncate(r.Covered().Index),
 	} {
-		check.Is(t, err, host.ErrClosed, "%s after Close", what)
-	}
-}
-
-// The log is dropped only up to the state store's position, and a start finds the rest.
-func TestTruncate(t *testing.T) {
-	t.Parallel()
-	d, m := simdisk.New(), &recorder{}
-	r := started(t, d, m, nil)
-	var texts []string
-	for round := range 5 {
-		for _, text := range numbered(60) {
-			texts = append(texts, text+strings.Repeat("x", 1000))
-		}
-		write(t, r.Host, texts[60*round:]...)
-		at := r.Covered()
-		m.checkpoint(at)
-		must.Do(t, errors.Join(r.Truncate(at), r.Truncate(at)))
-		if first := r.log.First(); first > at.Index+1 || round > 0 && first < at.Index/2 {
-			t.Fatalf("the log begins at %d after a truncation at %d", first, at.Index)
-		}
-	}
-	write(t, r.Host, "last")
-	must.Do(t, errors.Join(r.Close(), r.log.Close()))
-	again := m.restarted()
-	must.Do(t, start(t, d, again, nil).Ready(t.Context()))
-	if got := again.texts(); !slices.Equal(got, append(texts, "last")) {
-		t.Errorf("%d entries, want %d", len(got), len(texts)+1)
+		check.Is(t, err, ErrClosed, "%s after Close", what)
 	}
 }
 
 // A failed sync under pipelined proposals stops the node for good.
-func TestFailedSyncStopsTheHost(t *testing.T) {
+func TestFailedSyncStopsTheLog(t *testing.T) {
 	t.Parallel()
 	for _, step := range []int{1, 2} { // the write, and the sync
 		d, m := simdisk.New(), &recorder{}
 		var failures atomic.Int64
-		r := started(t, d, m, func(o *host.Options) { o.OnFailure = func(error) { failures.Add(1) } })
-		write(t, r.Host, "first")
+		r := started(t, d, m, func(o *Options) { o.OnFailure = func(error) { failures.Add(1) } })
+		write(t, r, "first")
 		d.FailAt(step, errDisk)
-		var doomed []*host.Proposal
+		var doomed []*Proposal
 		for range 100 {
 			doomed = append(doomed, r.ProposeIn(r.Role().Term, []byte("doomed")))
 		}
 		for i, p := range doomed {
 			_, err := p.Wait()
-			unknown := errors.Is(err, host.ErrOutcomeUnknown)
-			if !errors.Is(err, errDisk) || unknown == errors.Is(err, host.ErrNotLeader) || i == 0 && !unknown {
+			unknown := errors.Is(err, ErrOutcomeUnknown)
+			if !errors.Is(err, errDisk) || unknown == errors.Is(err, ErrNotLeader) || i == 0 && !unknown {
 				t.Fatalf("step %d, proposal %d: %v", step, i, err)
 			}
 		}
@@ -131,7 +83,7 @@ func TestFailedSyncStopsTheHost(t *testing.T) {
 		_, err := r.ProposeIn(r.Role().Term, []byte("late")).Wait()
 		for what, err := range map[string]error{
 			"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
-			"Truncate": r.Truncate(r.Covered()), "Close": r.Close(), "the log's Close": r.log.Close(),
+			"Truncate": r.Truncate(r.Covered().Index), "Close": r.Close(),
 		} {
 			if !errors.Is(err, errDisk) {
 				t.Errorf("step %d, %s: %v, want the failure", step, what, err)
@@ -150,14 +102,14 @@ func TestFailEndsWaits(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	m := &recorder{onApply: func(string) { close(entered); <-release }}
 	r := started(t, simdisk.New(), m, nil)
-	waiting := []*host.Proposal{r.ProposeIn(r.Role().Term, []byte("stuck in Apply"))}
+	waiting := []*Proposal{r.ProposeIn(r.Role().Term, []byte("stuck in Apply"))}
 	<-entered
 	for range 50 {
 		waiting = append(waiting, r.ProposeIn(r.Role().Term, []byte("behind it")))
 	}
 	r.Fail(errDisk)
 	for i, p := range waiting {
-		if _, err := p.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) || !errors.Is(err, errDisk) {
+		if _, err := p.Wait(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, errDisk) {
 			t.Errorf("proposal %d: %v", i, err)
 		}
 	}
@@ -168,16 +120,16 @@ func TestFailEndsWaits(t *testing.T) {
 // A failed state machine receives no further command, and its return value is not used as a result.
 func TestFailedMachineGetsNothingMore(t *testing.T) {
 	t.Parallel()
-	var h *host.Host
+	var h *Log
 	m := &recorder{onApply: func(entry string) {
 		if entry == "poison" {
 			h.Fail(errDisk)
 		}
 	}}
-	h = started(t, simdisk.New(), m, nil).Host
+	h = started(t, simdisk.New(), m, nil)
 	write(t, h, "good")
 	term := h.Role().Term
-	for _, p := range []*host.Proposal{h.ProposeIn(term, []byte("poison")), h.ProposeIn(term, []byte("after"))} {
+	for _, p := range []*Proposal{h.ProposeIn(term, []byte("poison")), h.ProposeIn(term, []byte("after"))} {
 		if result, err := p.Wait(); result != nil || !errors.Is(err, errDisk) {
 			t.Errorf("%v, %v", result, err)
 		}
@@ -197,39 +149,18 @@ func TestRefusals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must.Do(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
-	_, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait()
-	check.Is(t, err, host.ErrEntryTooLarge, "too large")
-	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, nil).Wait()), host.ErrNotLeader, "empty")
+	_, err := r.ProposeIn(r.Role().Term, make([]byte, MaxEntryBytes+1)).Wait()
+	check.Is(t, err, ErrEntryTooLarge, "too large")
+	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, nil).Wait()), ErrNotLeader, "empty")
 	release := d.stall("sync")
-	largest := make([]byte, host.MaxEntryBytes)
-	under := []*host.Proposal{r.ProposeIn(r.Role().Term, largest), r.ProposeIn(r.Role().Term, largest)}
-	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, largest).Wait()), host.ErrNotLeader,
+	largest := make([]byte, MaxEntryBytes)
+	under := []*Proposal{r.ProposeIn(r.Role().Term, largest), r.ProposeIn(r.Role().Term, largest)}
+	check.Is(t, check.Err(r.ProposeIn(r.Role().Term, largest).Wait()), ErrNotLeader,
 		"while too much is uncommitted")
 	r.Fail(errDisk)
 	release()
 	for _, p := range under {
-		check.Is(t, check.Err(p.Wait()), host.ErrOutcomeUnknown, "two of the largest entries")
-	}
-}
-
-// TestOptions: invalid options are refused.
-func TestOptions(t *testing.T) {
-	t.Parallel()
-	d := simdisk.New()
-	create(t, d, sole)
-	log := must.Get(segment.Open(segmentOptions(d)))(t)
-	defer log.Close()
-	for what, change := range map[string]func(*host.Options){
-		"Log": func(o *host.Options) { o.Log = nil }, "Apply": func(o *host.Options) { o.Apply = nil },
-		"Tick":   func(o *host.Options) { o.Tick = -1 },
-		"Send":   func(o *host.Options) { o.Members.Voters = []uint64{1, 2} },
-		"node 2": func(o *host.Options) { o.ID = 2 }, "state is at 7": func(o *host.Options) { o.Applied.Index = 7 },
-	} {
-		o := host.Options{ID: 1, Log: log, Members: sole, Apply: (&recorder{}).apply}
-		change(&o)
-		if h, err := host.Start(o); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v, %v", what, h, err)
-		}
+		check.Is(t, check.Err(p.Wait()), ErrOutcomeUnknown, "two of the largest entries")
 	}
 }
 
@@ -258,15 +189,15 @@ func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
 
 func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 	d, m := simdisk.New(), &recorder{}
-	create(t, d, sole)
+	createOn(t, d, sole)
 	var proposed, acknowledged []string
 	for life := range 4 {
-		r := start(t, d, m, nil)
+		r := startOn(t, d, m, nil)
 		must.Do(t, r.Ready(t.Context()))
 		d.FailAt(1+rng.IntN(120), errDisk)
 		for burst := range 12 {
 			var texts []string
-			var inFlight []*host.Proposal
+			var inFlight []*Proposal
 			for i := range 1 + rng.IntN(20) {
 				text := fmt.Sprintf("%d.%d.%d.%s", life, burst, i, strings.Repeat("x", rng.IntN(300)))
 				texts, inFlight = append(texts, text), append(inFlight, r.ProposeIn(r.Role().Term, []byte(text)))
@@ -277,23 +208,23 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 				case err == nil:
 					acknowledged = append(acknowledged, texts[i])
 					met["acknowledged"]++
-				case errors.Is(err, host.ErrOutcomeUnknown):
+				case errors.Is(err, ErrOutcomeUnknown):
 					met["unknown"]++
 				}
 			}
 			if rng.IntN(4) == 0 && r.Err() == nil {
 				at := r.Covered()
 				m.checkpoint(at)
-				if r.Truncate(at) == nil {
+				if r.Truncate(at.Index) == nil {
 					met["truncation"]++
 				}
 			}
 		}
-		if r.Close() != nil {
+		if r.stop() != nil {
 			met["fault"]++
 		}
 		if rng.IntN(2) == 0 {
-			_ = r.log.Close()
+			_ = r.Close()
 		}
 		if rng.IntN(3) == 0 {
 			d.Kill()
@@ -302,7 +233,7 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 		}
 		m = m.restarted()
 	}
-	r := start(t, d, m, nil)
+	r := startOn(t, d, m, nil)
 	must.Do(t, r.Ready(t.Context()))
 	found := m.texts()
 	if !isSubsequence(acknowledged, found) {

@@ -1,4 +1,4 @@
-package host_test
+package raftlog
 
 import (
 	"runtime/debug"
@@ -11,7 +11,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
-	"github.com/seqledger/seqledger/ledger/raftlog/host"
 )
 
 // Two goroutines apply entries; the one that writes applies small ones itself. Entries are applied one at a time and in
@@ -41,9 +40,9 @@ func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	}
 	// One at a time, then many at once.
 	for _, text := range texts[:100] {
-		write(t, r.Host, text)
+		write(t, r, text)
 	}
-	var last *host.Proposal
+	var last *Proposal
 	for _, text := range texts[100:] {
 		last = r.ProposeIn(r.Role().Term, []byte(text))
 	}
@@ -64,7 +63,7 @@ func TestFailureBesideTheWrite(t *testing.T) {
 	t.Parallel()
 	m := &recorder{}
 	r := started(t, simdisk.New(), m, nil)
-	write(t, r.Host, "good")
+	write(t, r, "good")
 	m.onApply = func(string) { r.Fail(errDisk) }
 	for _, text := range []string{"bad", "later"} {
 		check.Is(t, check.Err(r.ProposeIn(r.Role().Term, []byte(text)).Wait()), errDisk, "%s", text)
@@ -94,7 +93,7 @@ func TestCloseBesideTheWrite(t *testing.T) {
 	go func() { closed <- r.Close() }()
 	close(goOn)
 	must.Do(t, <-closed)
-	for text, p := range map[string]*host.Proposal{"first": first, "second": second} {
+	for text, p := range map[string]*Proposal{"first": first, "second": second} {
 		if result, err := p.Wait(); err != nil || result != "result of "+text {
 			t.Errorf("%s: %v, %v", text, result, err)
 		}
@@ -117,7 +116,7 @@ func TestSmallBehindLarge(t *testing.T) {
 		}
 		order = append(order, text[:1]) // one at a time, or the race detector reports it
 	}}
-	r := started(t, simdisk.New(), m, func(o *host.Options) {
+	r := started(t, simdisk.New(), m, func(o *Options) {
 		o.Stored = func(int, time.Duration) { stored <- struct{}{} }
 	})
 	for len(stored) > 0 {
@@ -132,7 +131,7 @@ func TestSmallBehindLarge(t *testing.T) {
 	last := r.ProposeIn(r.Role().Term, []byte("t"))
 	<-stored
 	close(goOn)
-	for _, p := range []*host.Proposal{first, small, last} {
+	for _, p := range []*Proposal{first, small, last} {
 		must.Get(p.Wait())(t)
 	}
 	check.Equal(t, strings.Join(order, ""), "xst", "applied in the order %s")

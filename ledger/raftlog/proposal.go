@@ -1,6 +1,7 @@
-package host
+package raftlog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -38,75 +39,80 @@ func (p *Proposal) Wait() (any, error) {
 // because the data that the entry is based on, in particular its time, may be out of date. ProposeIn does not wait for
 // the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes,
 // and must not be changed afterwards.
-func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
-	p, appends := h.proposeIn(term, entry)
-	h.wake(appends, false)
+func (l *Log) ProposeIn(term uint64, entry []byte) *Proposal {
+	p, appends := l.proposeIn(term, entry)
+	l.wake(appends, false)
 	return p
 }
 
 // ProposeHere is ProposeIn which, on a node that has no others, also writes and applies the entry in the caller's
 // goroutine. It leaves that to the loops if they are at it, and the apply if the entry is large, or if idle, which must
 // not wait, reports false.
-func (h *Host) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal {
-	if h.o.Send != nil || !h.appending.TryLock() {
-		return h.ProposeIn(term, entry)
+func (l *Log) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal {
+	if l.o.Cluster != nil || !l.appending.TryLock() {
+		return l.ProposeIn(term, entry)
 	}
-	defer h.appending.Unlock()
-	p, _ := h.proposeIn(term, entry)
-	h.appendQueued(idle) // what has failed is recorded, and answered
+	defer l.appending.Unlock()
+	p, _ := l.proposeIn(term, entry)
+	l.appendQueued(idle) // what has failed is recorded, and answered
 	return p
 }
 
 // proposeIn is ProposeIn, but the caller sees to what is to be appended.
-func (h *Host) proposeIn(term uint64, entry []byte) (p *Proposal, appends bool) {
+func (l *Log) proposeIn(term uint64, entry []byte) (p *Proposal, appends bool) {
 	if len(entry) > MaxEntryBytes {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes)), false
 	}
-	return h.propose(func(number uint64) error {
-		if err := h.mustBeIn(term); err != nil {
+	return l.propose(func(number uint64) error {
+		if err := l.mustBeIn(term); err != nil {
 			return err
 		}
-		return h.node.Propose(number, entry)
+		return l.node.Propose(number, entry)
 	})
 }
 
-// ChangeIn proposes a membership change, as core.Node.Change does, in one term of this node's leadership. The
-// proposal's result is nil.
-func (h *Host) ChangeIn(term uint64, change *pb.ConfChangeV2) *Proposal {
-	p, appends := h.propose(func(number uint64) error {
-		if err := h.mustBeIn(term); err != nil {
+// ChangeIn proposes a membership change, as core.Node.Change does, in one term of this node's leadership, and waits
+// until this node has applied it. Its errors are those of Proposal.Wait.
+func (l *Log) ChangeIn(ctx context.Context, term uint64, change *pb.ConfChangeV2) error {
+	p, appends := l.propose(func(number uint64) error {
+		if err := l.mustBeIn(term); err != nil {
 			return err
 		}
-		return h.node.Change(number, change)
+		return l.node.Change(number, change)
 	})
-	h.wake(appends, false)
-	return p
+	l.wake(appends, false)
+	select {
+	case <-p.Done():
+		return p.err
+	case <-ctx.Done():
+		return unknown(ctx.Err())
+	}
 }
 
 // mustBeIn returns an error unless this node's term is still the same. mu is held.
-func (h *Host) mustBeIn(term uint64) error {
-	if role := h.node.Role(); role.Term != term {
+func (l *Log) mustBeIn(term uint64) error {
+	if role := l.node.Role(); role.Term != term {
 		return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
 	}
 	return nil
 }
 
 // propose makes a proposal, and reports whether something is to be appended, which the caller sees to.
-func (h *Host) propose(do func(number uint64) error) (p *Proposal, appends bool) {
+func (l *Log) propose(do func(number uint64) error) (p *Proposal, appends bool) {
 	p = &Proposal{done: make(chan struct{})}
-	appends, applies, err := h.step(func() error {
-		if h.closing {
+	appends, applies, err := l.step(func() error {
+		if l.closing {
 			return ErrClosed
 		}
-		h.number++
-		err := do(h.number)
+		l.number++
+		err := do(l.number)
 		if err == nil {
-			h.proposals[h.number] = p
+			l.proposals[l.number] = p
 		}
 		return err
 	})
-	h.wake(false, applies)
-	switch failure := h.Err(); {
+	l.wake(false, applies)
+	switch failure := l.Err(); {
 	case err == nil:
 		return p, appends
 	case errors.Is(err, ErrClosed):
@@ -120,9 +126,9 @@ func (h *Host) propose(do func(number uint64) error) (p *Proposal, appends bool)
 }
 
 // takeProposal removes and returns a proposal that has no result yet, or returns nil. The caller must answer it.
-func (h *Host) takeProposal(number uint64) *Proposal {
-	p := h.proposals[number]
-	delete(h.proposals, number)
+func (l *Log) takeProposal(number uint64) *Proposal {
+	p := l.proposals[number]
+	delete(l.proposals, number)
 	return p
 }
 
