@@ -468,7 +468,8 @@ func TestGuardOfNoServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	seqledger(t, "mcp", "guard", "--config", writeFile(t, "guard.yaml", guardRules),
-		"--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"), "--", filepath.Join(dir, "absent")).
+		"--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"),
+		"--", filepath.Join(dir, "absent")).
 		expect(t, exitFailed, "must be a program")
 }
 
