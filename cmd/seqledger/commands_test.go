@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -157,19 +156,6 @@ func TestPastExpiry(t *testing.T) {
 		"warning: on 2 lines, line 2 the first of them, expires_at is in the past")
 	if r := s.do(t, importArgs(input)...).expect(t, exitDone); strings.Contains(r.stderr, "warning") {
 		t.Errorf("a second warning: %v", r)
-	}
-}
-
-// TestWatchEnds expects Ctrl-C to be the normal end of a watch.
-func TestWatchEnds(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
-	p := start(t, "watch", "--scope", "acme", "--server", s.address, "--json")
-	awaitOutput(t, p, "txRoot")
-	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
-	if code := p.wait(t); code != exitDone {
-		t.Errorf("want exit code 0, got %d: %s", code, p.stderr.String())
 	}
 }
 

@@ -341,10 +341,11 @@ func TestGuardKilledAtAnyMoment(t *testing.T) {
 	h := startGuard(t, dir, "--ledger", s.address)
 	for i := range orders {
 		order := fmt.Sprint("order-", i)
-		r := h.charge(order, "")
-		for deadline := time.Now().Add(hangs); r.code == "in-flight" && time.Now().Before(deadline); {
+		var r toolReply
+		must.Await(t, func() bool {
 			r = h.charge(order, "")
-		}
+			return r.code != "in-flight"
+		}, "the end of a lease")
 		n := effects(dir, order)
 		if n > 1 || r.code == nil && n != 1 || r.code != nil && r.code != "outcome-unknown" {
 			t.Errorf("%s: %d effects, answered %+v", order, n, r)
