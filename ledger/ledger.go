@@ -308,6 +308,9 @@ func (l *Ledger) create(ctx context.Context) error {
 		}
 		return nil
 	}
+	if err := ctx.Err(); err != nil { // a caller that leads does not look
+		return fmt.Errorf("create the ledger: %w", err)
+	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return fmt.Errorf("random ledger id: %w", err)

@@ -200,10 +200,11 @@ func (f *Files) put(offset int64, b []byte) error {
 			}
 		}
 	}
-	f.markDirty(h)
 	if _, err := h.file.WriteAt(b, offset); err != nil {
 		return fmt.Errorf("write block file %s: %w", Name(number), err)
 	}
+	// Not before the write: a Sync in between would clear the mark, and the next one would leave the file out.
+	f.markDirty(h)
 	f.unsynced.Add(int64(len(b)))
 	return nil
 }
@@ -354,10 +355,10 @@ func (f *Files) cut() error {
 		size := f.found[number]
 		switch {
 		case number == active && f.current.active != nil && size > f.current.end:
-			f.markDirty(f.current.active)
 			if err := f.current.active.file.Truncate(f.current.end); err != nil {
 				return fmt.Errorf("cut block file %s: %w", Name(number), err)
 			}
+			f.markDirty(f.current.active)
 		case number > active:
 			if err := f.disk.Remove(Name(number)); err != nil {
 				return fmt.Errorf("remove block file %s: %w", Name(number), err)
