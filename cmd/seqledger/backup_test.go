@@ -219,25 +219,6 @@ func TestClockAhead(t *testing.T) {
 	}
 }
 
-// TestRestoreNeedsOneSource: restore takes exactly one source, and checks its kind.
-func TestRestoreNeedsOneSource(t *testing.T) {
-	t.Parallel()
-	data := filepath.Join(t.TempDir(), "restored")
-	dir := t.TempDir()
-	seqledger(t, "restore", "--data", data).expect(t, exitUsage, "--from-directory")
-	seqledger(t, "restore", "b", "--from-directory", dir, "--data", data).expect(t, exitUsage, "give one of them")
-	seqledger(t, "restore", dir, "--data", data).expect(t, exitUsage, dir, "--from-directory")
-	seqledger(t, "restore", "--from-directory", dir, "--data", data).expect(t,
-		exitFailed, dir, "not a seqledger data directory")
-	seqledger(t, "verify", "--backup", dir).expect(t, exitUsage, dir)
-	if _, err := os.Stat(data); err == nil {
-		t.Error("a directory was made")
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("left in the source: %v, %v", entries, err)
-	}
-}
-
 func TestBackupRefusals(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -32,41 +32,6 @@ func get(t *testing.T, front *faultproxy.Front, protocols *http.Protocols) (stri
 	return response.Proto, string(body), errors.Join(err, response.Body.Close())
 }
 
-// TestFrontProtocols: a client gets the protocol that it asks for.
-func TestFrontProtocols(t *testing.T) {
-	t.Parallel()
-	front := listen(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
-	for _, test := range []struct {
-		http1, http2 bool
-		want         string
-	}{{true, false, "HTTP/1.1"}, {false, true, "HTTP/2.0"}} {
-		got, body, err := get(t, front, faultproxy.Protocols(test.http1, test.http2))
-		if err != nil || got != test.want || body != "here" {
-			t.Errorf("want %s, got %s %q (%v)", test.want, got, body, err)
-		}
-	}
-}
-
-// TestAbort: the client of an aborted call gets an error and no answer, and one that has an answer's beginning gets
-// an error in place of its end.
-func TestAbort(t *testing.T) {
-	t.Parallel()
-	for _, http2 := range []bool{false, true} {
-		nothing := listen(t, func(http.ResponseWriter, *http.Request) { faultproxy.Abort() })
-		if protocol, _, err := get(t, nothing, faultproxy.Protocols(!http2, http2)); err == nil || protocol != "" {
-			t.Errorf("HTTP/2 %t: want no answer, got one (%v)", http2, err)
-		}
-		half := listen(t, func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "half")
-			_ = http.NewResponseController(w).Flush()
-			faultproxy.Abort()
-		})
-		if _, body, err := get(t, half, faultproxy.Protocols(!http2, http2)); err == nil || body != "half" {
-			t.Errorf("HTTP/2 %t: want half an answer and an error, got %q (%v)", http2, body, err)
-		}
-	}
-}
-
 // TestFrontCloseWaits: Close returns after the handlers, which it ends by their requests' contexts.
 func TestFrontCloseWaits(t *testing.T) {
 	t.Parallel()
