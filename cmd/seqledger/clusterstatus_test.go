@@ -15,11 +15,7 @@ import (
 // lines returns the printed lines, with one space between the columns.
 func lines(t *testing.T, show func(*table)) (found []string) {
 	t.Helper()
-	var out strings.Builder
-	shown := newTable(&out)
-	show(shown)
-	must.Do(t, shown.flush())
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(human(t, show)) {
 		found = append(found, strings.Join(strings.Fields(line), " "))
 	}
 	return found

@@ -53,18 +53,9 @@ func TestStatusTellsScrub(t *testing.T) {
 			"9 B of 3 B (100 %); 1 rounds, the last 0s ago",
 		},
 	} {
-		var out strings.Builder
-		table := newTable(&out)
-		showScrub(table, &seqledgerv1.NodeStatus{Time: timestamppb.New(now), Scrub: test.scrub})
-		must.Do(t, table.flush())
-		name, text, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
-		wantName := "scrub"
-		if test.want == "" {
-			wantName = ""
-		}
-		if name != wantName || strings.TrimSpace(text) != test.want {
-			t.Errorf("%v: want %q, got %q", test.scrub, test.want, out.String())
-		}
+		node := &seqledgerv1.NodeStatus{Time: timestamppb.New(now), Scrub: test.scrub}
+		got := strings.Join(lines(t, func(shown *table) { showScrub(shown, node) }), "|")
+		check.Equal(t, strings.TrimPrefix(got, "scrub "), test.want)
 	}
 }
 
