@@ -41,7 +41,8 @@ func TestEngineMutants(t *testing.T) {
 			"is answered before its command",
 		},
 		{
-			"a later submission first", "engine/engine.go", "\tfor len(e.queue) > 0 && !entry.Full() {\n\t\ts := e.queue[0]\n",
+			"a later submission first", "engine/engine.go",
+			"\tfor len(e.queue) > 0 && !entry.Full() {\n\t\ts := e.queue[0]\n",
 			"\tif len(e.queue) > 1 {\n\t\te.queue[0], e.queue[1] = e.queue[1], e.queue[0]\n\t}\n" +
 				"\tfor len(e.queue) > 0 && !entry.Full() {\n\t\ts := e.queue[0]\n", "behind a later one",
 		},
@@ -91,7 +92,8 @@ func TestEngineMutants(t *testing.T) {
 			"no value of it that was",
 		},
 		{
-			"a removal behind another checkpoint", "engine/jobs.go", "job.of == noRemoval || job.of != j.removal", "false",
+			"a removal behind another checkpoint", "engine/jobs.go",
+			"job.of == noRemoval || job.of != j.removal", "false",
 			"no value of it that was|the horizon of the checkpoint is",
 		},
 		{
