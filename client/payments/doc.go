@@ -1,5 +1,5 @@
 // Package payments is an example: a program that posts payments to a ledger, each of them once,
-// however often the program is killed. Command pay uses it, and so does seqledger demo.
+// however often the program is killed. seqledger demo runs it, and kills it.
 //
 // The program keeps two files. The payment log ([Log]) is its own: what it intends to pay and what it knows to be paid.
 // The journal is the Writer's. The order of steps is what makes a payment happen once:

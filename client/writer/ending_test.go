@@ -3,7 +3,6 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
@@ -34,32 +33,6 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 		c, writer.Options{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
 	if !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("want ErrFenced for an old ExpectedSession, got %v", err)
-	}
-}
-
-// TestAnEvictedStreamLeavesLostAnswersUnsettled: the write committed and its answer was lost.
-// After the eviction its outcome cannot be found out, so it is returned and not sent again as
-// new.
-func TestAnEvictedStreamLeavesLostAnswersUnsettled(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	w := newWriter(t, c, "w")
-	var sent atomic.Int32
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if sent.Add(1) == 1 {
-				return faultLost
-			}
-			s.ledger.evictAll()
-			return faultNone
-		}
-	})
-	_, err := w.Write(t.Context(), payload("paid"))
-	if !errors.Is(err, failure.ErrExpired) || !errors.Is(err, failure.ErrOutcomeUnknown) {
-		t.Errorf("want an unknown outcome because of the eviction, got %v", err)
-	}
-	if n := len(s.ledger.history()); n != 1 {
-		t.Errorf("want the one commit, got %d", n)
 	}
 }
 

@@ -99,35 +99,6 @@ func ask(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// TestCallsKeepTheirConnections: one after the other, calls need one connection, and as many
-// at once as there are callers, up to a bound beyond which they wait.
-func TestCallsKeepTheirConnections(t *testing.T) {
-	t.Parallel()
-	s, w, _ := serveWatched(t, func(*httptest.Server) {})
-	c := dial(t, s)
-	for range 50 {
-		must.Do(t, ask(t.Context(), c))
-	}
-	if w.total != 1 || w.said("HTTP/1.1") != 50 {
-		t.Errorf("50 calls took %d connections, and came as %v", w.total, w.protocols)
-	}
-	var arrived atomic.Int32
-	full := make(chan struct{})
-	s.set(func(s *fakeServer) {
-		s.onRead = func() error {
-			if arrived.Add(1) == 256 {
-				close(full)
-			}
-			<-full
-			return nil
-		}
-	})
-	manyCalls(t, c, 1000)
-	if w.most != 256 || w.largest != 256 {
-		t.Errorf("%d calls at once over %d connections, want 256", w.most, w.largest)
-	}
-}
-
 // TestWhereOnlyHTTP2IsOffered calls go over HTTP/2, without being told, and nothing of them
 // is sent twice; where both are offered they go over HTTP/1.1.
 func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
@@ -221,28 +192,6 @@ func oneByOne(t *testing.T, handle func(conn net.Conn, n int, r *http.Request) b
 	})
 	t.Cleanup(func() { _ = listener.Close(); group.Wait() })
 	return &fakeServer{address: listener.Addr().String()}
-}
-
-// TestACancelledCallLeavesNothingBehind on the connection for the next one.
-func TestACancelledCallLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	s, _, _ := serveWatched(t, func(*httptest.Server) {})
-	c := dial(t, s)
-	arrived, release := make(chan struct{}), make(chan struct{})
-	s.set(func(s *fakeServer) {
-		s.onRead = func() error { close(arrived); <-release; return nil }
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	// Ends the call once it is under way; ends itself by that.
-	go func() { <-arrived; cancel() }()
-	if err := ask(ctx, c); !errors.Is(err, context.Canceled) {
-		t.Errorf("want the end of the context, got %v", err)
-	}
-	s.set(func(s *fakeServer) { s.onRead = nil })
-	close(release)
-	for range 20 {
-		must.Do(t, ask(t.Context(), c))
-	}
 }
 
 // TestCertificatesThatAreNotTrusted are told at once: nothing was sent, and repeating would

@@ -89,18 +89,16 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 }
 
 func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error {
-	if e.json {
-		return e.showObject(archiveVerifyResult{r.ID, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems)})
-	}
-	t := newTable(e.stdout)
-	t.field("archive", r.ID)
-	t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
-	t.field("up to index", number(r.Last))
-	for _, name := range r.Unlisted {
-		t.field("not in the index", oneLine(name))
-	}
-	t.field("problems", number(uint64(len(r.Problems))))
-	return t.flush()
+	result := archiveVerifyResult{r.ID, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems)}
+	return e.show(result, func(t *table) {
+		t.field("archive", r.ID)
+		t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
+		t.field("up to index", number(r.Last))
+		for _, name := range r.Unlisted {
+			t.field("not in the index", oneLine(name))
+		}
+		t.field("problems", number(uint64(len(r.Problems))))
+	})
 }
 
 type archiveCatCommand struct {

@@ -267,23 +267,20 @@ func showLimits(t *table, l *admission.Limits) {
 }
 
 func (e *environment) showAuth(r authCheckResult) error {
-	if e.json {
-		return e.showObject(r)
-	}
-	t := newTable(e.stdout)
-	t.field("keys", number(uint64(r.Keys)))
-	if r.Actor == "" {
-		return t.flush()
-	}
-	t.field("actor", r.Actor)
-	t.field("role", r.Role)
-	t.field("scopes", strings.Join(r.Scopes, "  "))
-	t.field("client ids", strings.Join(r.ClientIDs, "  "))
-	if r.Expires != nil {
-		t.field("expires", r.Expires.Format(time.RFC3339))
-	}
-	if r.Limits != nil {
-		showLimits(t, r.Limits)
-	}
-	return t.flush()
+	return e.show(r, func(t *table) {
+		t.field("keys", number(uint64(r.Keys)))
+		if r.Actor == "" {
+			return
+		}
+		t.field("actor", r.Actor)
+		t.field("role", r.Role)
+		t.field("scopes", strings.Join(r.Scopes, "  "))
+		t.field("client ids", strings.Join(r.ClientIDs, "  "))
+		if r.Expires != nil {
+			t.field("expires", r.Expires.Format(time.RFC3339))
+		}
+		if r.Limits != nil {
+			showLimits(t, r.Limits)
+		}
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
@@ -110,33 +109,6 @@ func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	t.Logf("%d of %d lines were in the backup", committed, lines)
 }
 
-// A Writer of before the restore is refused as a whole: none of its sessions
-// counts any more.
-func TestRestoreExpiresWriters(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "w", "--json").expect(t, exitDone)
-	session := opened.field(t, "state").(map[string]any)["session"].(string)
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence",
-		"1", "--append", "x").expect(t, exitDone)
-	backup := filepath.Join(t.TempDir(), "b")
-	s.do(t, "backup", backup).expect(t, exitDone, backup, "up to index")
-	s.kill()
-	data := filepath.Join(t.TempDir(), "restored")
-	seqledger(t, "restore", backup, "--data", data).expect(t, exitDone, "it goes on as ledger")
-	r := serveOn(t, data, s.address)
-	r.do(t, "write", "--scope", "acme/main", "--client-id", "w", "--session", session, "--sequence", "2", "--append",
-		"y").
-		expect(t, exitRefused, "SESSION_EXPIRED")
-	r.do(t, "state", "--scope", "acme/main", "--client-id", "w", "--session", session).expect(t, exitDone, "expired")
-	_, err := writer.Open(t.Context(), r.client(t), writer.Options{
-		Scope: killScope(), ClientID: "w", ExpectedSession: 5,
-	})
-	if err == nil {
-		t.Error("a Writer that expects an old session was opened")
-	}
-}
-
 // TestRestoreFromDirectory: a copy of a stopped server's directory, put back
 // after the original has gone on, gives out no name a second time.
 func TestRestoreFromDirectory(t *testing.T) {
@@ -216,25 +188,6 @@ func TestClockAhead(t *testing.T) {
 	at, err := time.Parse(time.RFC3339, r.field(t, "committedAt").(string))
 	if err != nil || time.Since(at).Abs() > time.Hour {
 		t.Errorf("a write is committed at %s, %v", at, err)
-	}
-}
-
-// TestRestoreNeedsOneSource: restore takes exactly one source, and checks its kind.
-func TestRestoreNeedsOneSource(t *testing.T) {
-	t.Parallel()
-	data := filepath.Join(t.TempDir(), "restored")
-	dir := t.TempDir()
-	seqledger(t, "restore", "--data", data).expect(t, exitUsage, "--from-directory")
-	seqledger(t, "restore", "b", "--from-directory", dir, "--data", data).expect(t, exitUsage, "give one of them")
-	seqledger(t, "restore", dir, "--data", data).expect(t, exitUsage, dir, "--from-directory")
-	seqledger(t, "restore", "--from-directory", dir, "--data", data).expect(t,
-		exitFailed, dir, "not a seqledger data directory")
-	seqledger(t, "verify", "--backup", dir).expect(t, exitUsage, dir)
-	if _, err := os.Stat(data); err == nil {
-		t.Error("a directory was made")
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("left in the source: %v, %v", entries, err)
 	}
 }
 

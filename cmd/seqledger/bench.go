@@ -150,17 +150,14 @@ func (c *benchCommand) show(e *environment, m *load.Result) error {
 		P50: m.Latency.Milliseconds(50), P99: m.Latency.Milliseconds(99), P999: m.Latency.Milliseconds(99.9),
 		Max: m.Latency.Milliseconds(100),
 	}
-	if e.json {
-		return e.showObject(r)
-	}
-	t := newTable(e.stdout)
-	t.field("streams", fmt.Sprint(r.Streams))
-	t.field("writes", fmt.Sprintf("%d of %d bytes in %.1f s", r.Writes, r.Payload, r.Seconds))
-	t.field("per second", fmt.Sprintf("%.0f", r.PerSecond))
-	if r.Rate > 0 {
-		t.field("wanted", fmt.Sprintf("%.0f per second, %d unserved", r.Rate, r.Unserved))
-	}
-	t.field("latency", fmt.Sprintf("p50 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms", r.P50, r.P99, r.P999,
-		r.Max))
-	return t.flush()
+	return e.show(r, func(t *table) {
+		t.field("streams", fmt.Sprint(r.Streams))
+		t.field("writes", fmt.Sprintf("%d of %d bytes in %.1f s", r.Writes, r.Payload, r.Seconds))
+		t.field("per second", fmt.Sprintf("%.0f", r.PerSecond))
+		if r.Rate > 0 {
+			t.field("wanted", fmt.Sprintf("%.0f per second, %d unserved", r.Rate, r.Unserved))
+		}
+		t.field("latency", fmt.Sprintf("p50 %.3f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms", r.P50, r.P99, r.P999,
+			r.Max))
+	})
 }

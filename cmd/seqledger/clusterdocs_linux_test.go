@@ -7,10 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -117,38 +117,33 @@ func (c *pageCluster) serve(words []string) {
 // awaitVoters waits until the leader hears from exactly these voters.
 func (c *pageCluster) awaitVoters(want ...uint64) {
 	c.t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.NewTimer(hangs)
-	defer deadline.Stop()
-	for {
-		said := c.client("cluster", "status", "--json")
-		// 64-bit numbers are strings in this JSON.
-		var cluster struct {
-			Members []struct {
-				ID     uint64 `json:"id,string"`
-				Voter  bool   `json:"voter"`
-				Active bool   `json:"active"`
-			} `json:"members"`
-		}
-		if err := json.Unmarshal([]byte(said), &cluster); err != nil {
-			c.t.Fatalf("%v in %s", err, said)
-		}
+	must.Await(c.t, func() bool {
 		var got []uint64
-		for _, m := range cluster.Members {
+		members := c.status().Members
+		for _, m := range members {
 			if m.Voter && m.Active {
 				got = append(got, m.ID)
 			}
 		}
-		if len(cluster.Members) == len(want) && fmt.Sprint(got) == fmt.Sprint(want) {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			c.t.Fatalf("want the voters %v, got %s\n%s", want, said, c.logs())
-		}
-	}
+		return slices.Equal(got, want) && len(members) == len(want)
+	}, "the voters", want)
+}
+
+// clusterStatus is what cluster status --json says, in which 64-bit numbers are strings.
+type clusterStatus struct {
+	Committed uint64 `json:"committedIndex,string"`
+	Members   []struct {
+		ID      uint64 `json:"id,string"`
+		Voter   bool   `json:"voter"`
+		Active  bool   `json:"active"`
+		Matched uint64 `json:"matchedIndex,string"`
+	} `json:"members"`
+}
+
+func (c *pageCluster) status() (s clusterStatus) {
+	c.t.Helper()
+	must.Do(c.t, json.Unmarshal([]byte(c.client("cluster", "status", "--json")), &s))
+	return s
 }
 
 // write commits a write on a stream of its own, which shows that the cluster takes writes.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -147,31 +146,13 @@ func TestOldCopyOfANode(t *testing.T) {
 // awaitBehind waits until no node is behind the leader by more than a number of entries.
 func (c *pageCluster) awaitBehind(most uint64) {
 	c.t.Helper()
-	ticker, deadline := time.NewTicker(20*time.Millisecond), time.NewTimer(hangs)
-	defer ticker.Stop()
-	defer deadline.Stop()
-	for {
-		said := c.client("cluster", "status", "--json")
-		var cluster struct {
-			Committed uint64 `json:"committedIndex,string"`
-			Members   []struct {
-				Matched uint64 `json:"matchedIndex,string"`
-			} `json:"members"`
+	must.Await(c.t, func() bool {
+		s := c.status()
+		for _, m := range s.Members {
+			if m.Matched+most < s.Committed {
+				return false
+			}
 		}
-		if err := json.Unmarshal([]byte(said), &cluster); err != nil {
-			c.t.Fatalf("%v in %s", err, said)
-		}
-		behind := uint64(0)
-		for _, m := range cluster.Members {
-			behind = max(behind, cluster.Committed-min(cluster.Committed, m.Matched))
-		}
-		if behind <= most {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			c.t.Fatalf("a node is behind: %s\n%s", said, c.logs())
-		}
-	}
+		return true
+	}, "nodes that are not behind")
 }

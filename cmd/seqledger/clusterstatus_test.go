@@ -15,11 +15,7 @@ import (
 // lines returns the printed lines, with one space between the columns.
 func lines(t *testing.T, show func(*table)) (found []string) {
 	t.Helper()
-	var out strings.Builder
-	shown := newTable(&out)
-	show(shown)
-	must.Do(t, shown.flush())
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(human(t, show)) {
 		found = append(found, strings.Join(strings.Fields(line), " "))
 	}
 	return found
@@ -108,17 +104,12 @@ func TestStatusOfANodeThatIsLeft(t *testing.T) {
 	t.Parallel()
 	c := serveCluster(t, 3)
 	conn := c.client(t)
-	left := c.leader(t, conn)
-	for deadline := time.Now().Add(hangs); ; left = c.leader(t, conn) { // a busy machine may elect another leader
-		said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "cluster")
-		if strings.Contains(said.stdout, "leads 3 nodes, all alive") &&
-			!strings.Contains(said.stdout, "no: no majority") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no node leads all of them: %v", said)
-		}
-	}
+	var left *clusterServer
+	must.Await(t, func() bool { // a busy machine may elect another leader
+		left = c.leader(t, conn)
+		said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "cluster").stdout
+		return strings.Contains(said, "leads 3 nodes, all alive") && !strings.Contains(said, "no: no majority")
+	}, "a leader of all nodes")
 	for _, n := range c.nodes {
 		if n != left {
 			n.kill()

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -63,11 +61,9 @@ func TestExitCodes(t *testing.T) {
 	write("--delete", "a", "--if-value", "a=3").expect(t, exitRefused, "VALUE_MISMATCH")
 	write("--set", "a=2", "--sequence", "9").expect(t, exitRefused, "SEQUENCE_GAP", "next sequence of this stream is 2")
 	write("--set", "a=2", "--sequence", "1").expect(t, exitRefused, "SEQUENCE_REUSED")
-	write("--set", "a=2", "--key", "not-a-uuid").expect(t, exitUsage, "--key", "must be a UUID")
 	write("--set", "a=2", "--session", "1000000").expect(t, exitRefused, "SESSION_EXPIRED", "evicted")
 	write().expect(t, exitUsage, "nothing to write")
 	write("--set", "a").expect(t, exitUsage, "KEY=")
-	write("--set", "a=1", "--operations", "-").expect(t, exitUsage, "--operations takes the place of --set")
 	s.do(t, "get", "--scope", "acme/main", "absent").expect(t, exitRefused, "not_found",
 		`no entity "absent" in acme/main`)
 	s.do(t, "tx", "no-id").expect(t, exitRefused, "tx_id")
@@ -76,9 +72,6 @@ func TestExitCodes(t *testing.T) {
 	s.do(t, "block", "--scope", "acme/main", "99").expect(t, exitRefused, "not_found", "no block 99 of acme/main")
 	s.do(t, "state", "--scope", "a b", "--client-id", "c").expect(t, exitRefused, "INVALID_ARGUMENT", "correct --scope")
 	s.do(t, "state", "--scope", "acme/main").expect(t, exitUsage, "--client-id")
-	seqledger(t, "fly").expect(t, exitUsage, "fly")
-	seqledger(t, "get", "--scope", "acme", "--server", "ftp://x", "k").expect(t, exitUsage, "--server")
-	seqledger(t, "get", "--scope", "acme", "--timeout", "0s", "k").expect(t, exitUsage, "--timeout")
 
 	opened := s.do(t, append([]string{"session", "open", "--json"}, stream...)...).expect(t, exitDone, "attempt id")
 	session := opened.field(t, "state").(map[string]any)["session"].(string)
@@ -88,8 +81,6 @@ func TestExitCodes(t *testing.T) {
 		"SESSION_FENCED")
 	s.do(t, append([]string{"session", "open"}, stream...)...).expect(t, exitDone)
 	write("--set", "a=3", "--session", session).expect(t, exitRefused, "SESSION_FENCED", "newer session")
-	s.do(t, append([]string{"session", "open", "--attempt-id", "ab"}, stream...)...).expect(t, exitUsage,
-		"32 hex digits")
 
 	s.kill()
 	s.do(t, "status", "--timeout", "100ms").expect(t, exitFailed, s.address, "is the server running")
@@ -148,61 +139,6 @@ func TestListPages(t *testing.T) {
 	check.Equal(t, seen, entities)
 }
 
-// TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new number
-// gets the first receipt with its sequence, and beyond the window it is a new write. Beyond the
-// window only the number protects.
-func TestKeyIsKnownForTheWindow(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, "config", "set", "receipt_window", "2").expect(t, exitDone)
-	const key = "8f14e45f-ceea-467a-8000-000000000007"
-	write := func(sequence, payload string, more ...string) result {
-		t.Helper()
-		return s.do(t, append([]string{"write", "--scope", "acme", "--client-id", "c", "--json", "--sequence",
-			sequence, "--append", payload}, more...)...)
-	}
-	first := write("1", "pay", "--key", key).expect(t, exitDone)
-	again := write("2", "pay", "--key", key).expect(t, exitDone)
-	if again.field(t, "sequence") != "1" || again.field(t, "txId") != first.field(t, "txId") ||
-		again.field(t, "replayed") != true {
-		t.Errorf("want the receipt of sequence 1, got %v", again)
-	}
-	write("2", "pay other", "--key", key).expect(t, exitRefused, "IDEMPOTENCY_KEY_REUSED")
-	write("2", "two").expect(t, exitDone) // which is free
-	write("3", "three").expect(t, exitDone)
-	later := write("4", "pay", "--key", key).expect(t, exitDone)
-	if later.field(t, "sequence") != "4" {
-		t.Errorf("want a new write, because the key is no longer known, got %v", later)
-	}
-	write("1", "pay other", "--key", key).expect(t, exitRefused, "ALREADY_COMMITTED")
-}
-
-// TestListClientsOrder checks the order that the API guarantees: the clients of a scope
-// together, in the order of their names.
-func TestListClientsOrder(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	for _, scope := range []string{"b", "aa", "a/v", "a"} {
-		for _, client := range []string{"z", "b", "aa"} {
-			s.do(t, "write", "--scope", scope, "--client-id", client, "--append", "x").expect(t, exitDone)
-		}
-	}
-	r := s.do(t, "list", "clients", "--json").expect(t, exitDone)
-	var got []string
-	for line := range strings.Lines(r.stdout) {
-		var entry struct {
-			Scope    struct{ Organization, Vault string }
-			ClientID string
-		}
-		must.Do(t, json.Unmarshal([]byte(line), &entry))
-		got = append(got, strings.TrimSuffix(entry.Scope.Organization+"/"+entry.Scope.Vault, "/")+" "+entry.ClientID)
-	}
-	want := []string{"a aa", "a b", "a z", "a/v aa", "a/v b", "a/v z", "b aa", "b b", "b z", "aa aa", "aa b", "aa z"}
-	if !slices.Equal(got, want) {
-		t.Errorf("want %q, got %q", want, got)
-	}
-}
-
 // TestPastExpiry: what expires before it is written is said, and written.
 func TestPastExpiry(t *testing.T) {
 	t.Parallel()
@@ -220,19 +156,6 @@ func TestPastExpiry(t *testing.T) {
 		"warning: on 2 lines, line 2 the first of them, expires_at is in the past")
 	if r := s.do(t, importArgs(input)...).expect(t, exitDone); strings.Contains(r.stderr, "warning") {
 		t.Errorf("a second warning: %v", r)
-	}
-}
-
-// TestWatchEnds expects Ctrl-C to be the normal end of a watch.
-func TestWatchEnds(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
-	p := start(t, "watch", "--scope", "acme", "--server", s.address, "--json")
-	awaitOutput(t, p, "txRoot")
-	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
-	if code := p.wait(t); code != exitDone {
-		t.Errorf("want exit code 0, got %d: %s", code, p.stderr.String())
 	}
 }
 
@@ -265,20 +188,4 @@ func TestOperationsFromJSON(t *testing.T) {
 	seqledgerInput(t, `{"set": {"key": "a", "valeu": "1"}}`,
 		append(write, "-")...).expect(t, exitUsage, "value is missing")
 	seqledger(t, append(write, filepath.Join(t.TempDir(), "absent"))...).expect(t, exitUsage, "no such file")
-}
-
-// TestHelp expects examples in the help of every command, and that the codes are told. Here each command is a process,
-// which most tests do without (see needsProcess).
-func TestHelp(t *testing.T) {
-	t.Parallel()
-	seqledger(t, "--help").expect(t, exitDone, "4  outcome unknown", "serve", "verify", "session open")
-	for _, command := range []string{
-		"archive verify", "auth check", "backup", "bench", "block", "cluster remove", "completion", "config set",
-		"conformance", "demo", "gateway", "get", "help", "import", "journal show", "key get", "list refusals",
-		"mcp guard", "outbox postgres", "recover", "restore", "serve", "session open", "state", "status", "store init",
-		"tx", "verify", "version", "watch", "write",
-	} {
-		args := append(strings.Fields(command), "--help")
-		seqledger(t, args...).expect(t, exitDone, "    seqledger "+strings.Fields(command)[0], "$SEQLEDGER_CONFIG")
-	}
 }

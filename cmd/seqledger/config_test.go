@@ -124,7 +124,4 @@ func TestConfigReachesProcess(t *testing.T) {
 		t.Errorf("want the receipt of sequence 1 in JSON, got %v", r)
 	}
 	s.do(t, "list", "clients").expect(t, exitDone, "other/vault")
-	seqledger(t, "--config", writeFile(t, "d.yaml", "sever: x\n"), "status").expect(t, exitUsage, "d.yaml:1", "sever")
-	seqledger(t, "SEQLEDGER_TIMEOUT=soon", "status").expect(t, exitUsage, "SEQLEDGER_TIMEOUT")
-	seqledger(t, "status", "--log-level", "loud").expect(t, exitUsage, "--log-level")
 }

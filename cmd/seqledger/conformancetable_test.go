@@ -8,12 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -137,38 +135,6 @@ func TestConformanceTable(t *testing.T) {
 	}
 	if table != want {
 		t.Errorf("%s: the table states what the clients did not do\ngot:\n%swant:\n%s", conformancePage, table, want)
-	}
-}
-
-// TestConformanceTableReports checks that a case that failed or was not run is visible, and so is a malformed report.
-func TestConformanceTableReports(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "go.json")
-	check.Is(t, check.Err(readConformance(path)), fs.ErrNotExist, "a report that is not there")
-	cases := conformance.Cases()
-	report := conformance.Report{Results: []conformance.Result{
-		{Case: cases[0]}, {Case: cases[1], Problem: "write-1 is in the ledger twice"},
-	}}
-	content := must.Get(json.Marshal(report))(t)
-	for _, written := range [][]byte{content, []byte("ok    numbering   0.6s")} {
-		must.Do(t, os.WriteFile(path, written, 0o600))
-		got, err := readConformance(path)
-		if written[0] != '{' {
-			if err == nil || !strings.Contains(err.Error(), path) {
-				t.Errorf("a report that is no JSON: %v", err)
-			}
-			continue
-		}
-		must.Do(t, err)
-		lines := strings.Split(conformanceTable(slices.Repeat([]map[string]string{got}, len(conformanceClients))), "\n")
-		for i, cell := range []string{"ok", "FAIL", ""} {
-			want := tableRow(append([]string{cases[i].Name, cases[i].Duty},
-				slices.Repeat([]string{cell}, len(conformanceClients))...))
-			if lines[2+i]+"\n" != want {
-				t.Errorf("got row %q, want %q", lines[2+i], want)
-			}
-		}
 	}
 }
 

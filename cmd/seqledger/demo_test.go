@@ -112,12 +112,13 @@ func demoOnce(t *testing.T, seed uint64, duration string) (missing string) {
 // TestDemoInterrupted: Ctrl-C ends everything, whenever it comes.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
-	for _, after := range []string{"seed", "plain retries"} {
+	for after, signal := range map[string]syscall.Signal{"seed": syscall.SIGTERM, "plain retries": syscall.SIGINT} {
 		p, temporary := startDemo(t, "--duration", "1h", "--clients", "2")
 		awaitLog(t, p, after)
-		must.Do(t, p.cmd.Process.Signal(os.Interrupt))
-		if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "stopped by signal") {
-			t.Errorf("want exit code 130 and why, got %d:\n%s", code, p.stderr.String())
+		must.Do(t, p.cmd.Process.Signal(signal))
+		if code := p.wait(t); code != exitSignal+int(signal) || p.stdout.String() != "" ||
+			!strings.Contains(p.stderr.String(), "stopped by signal") {
+			t.Errorf("want exit code %d, no report and why, got %d:\n%s", exitSignal+int(signal), code, p.stderr)
 		}
 		nothingLeft(t, temporary)
 	}
@@ -160,31 +161,4 @@ func TestDemoKeeps(t *testing.T) {
 		must.Get(os.Stat(filepath.Join(dir, "protected", "client-1", file)))(t)
 	}
 	check.Equal(t, children(t, temporary), 0, "%d processes are left")
-}
-
-func TestDemoUsage(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{
-		{"--duration", "0s"}, {"--duration", "10ms"}, {"--duration", "-1s"}, {"--clients", "0"}, {"--clients", "33"},
-		{"--duration", "soon"}, {"--faults", "0"},
-	} {
-		seqledger(t, append([]string{"demo"}, args...)...).expect(t, exitUsage, args[0][2:])
-	}
-	// A client whose parent is gone has nothing to do.
-	seqledger(t, "demo-client").expect(t, exitUsage, "--server")
-}
-
-// TestDemoInterruptedByTerm: SIGTERM has the same effect.
-func TestDemoInterruptedByTerm(t *testing.T) {
-	t.Parallel()
-	p, temporary := startDemo(t, "--duration", "1h", "--clients", "1", "--json")
-	must.Await(t, func() bool {
-		entries, _ := os.ReadDir(temporary)
-		return len(entries) > 0
-	}, "a file")
-	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	if code := p.wait(t); code != exitSignal+15 || p.stdout.String() != "" {
-		t.Errorf("want exit code 143 and no report, got %d: %q", code, p.stdout.String())
-	}
-	nothingLeft(t, temporary)
 }

@@ -17,7 +17,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -191,21 +190,6 @@ func TestReportKeepsPaths(t *testing.T) {
 	want := "seqledger: restore of /backups/ledger.seqledger: unavailable: open seqledger: no such\ufffdfile\n"
 	if got, _, _ := strings.Cut(out.String(), "  next"); got != want {
 		t.Errorf("want %q, got %q", want, got)
-	}
-}
-
-// TestDisplay expects that nothing that a value holds can move the cursor of a
-// terminal or break a line in two.
-func TestDisplay(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]string{
-		"": "", "plain text": "plain text", "grüße": "grüße",
-		"\x1b[2J": "base64:G1sySg==", "a\nb": "base64:YQpi", "a\tb": "base64:YQli",
-		"\xff": "base64:/w==", "a\u202eb": "base64:YeKArmI=",
-	} {
-		if got := operation.Display([]byte(value)); got != want {
-			t.Errorf("%q: want %q, got %q", value, want, got)
-		}
 	}
 }
 

@@ -80,22 +80,11 @@ func (c *testCluster) await(t *testing.T, conn *client.Client, what string, is f
 	s *seqledgerv1.Cluster,
 ) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), hangs)
-	defer cancel()
-	for {
-		var err error
-		if s, err = admin.GetCluster(ctx, conn); err != nil {
-			t.Fatalf("until %s: %v", what, err)
-		}
-		if s.GetSelf() == s.GetLeader() && is(s) {
-			return s
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("never: %s, but %v", what, s)
-		}
-	}
+	must.Await(t, func() bool {
+		s = must.Get(admin.GetCluster(t.Context(), conn))(t)
+		return s.GetSelf() == s.GetLeader() && is(s)
+	}, what)
+	return s
 }
 
 // leader returns the node that leads.
@@ -208,7 +197,7 @@ func (c *testCluster) alike(t *testing.T) {
 	t.Helper()
 	digests := map[uint64]string{}
 	asked := make([]map[uint64]bool, len(c.nodes))
-	for deadline := time.Now().Add(hangs); ; {
+	must.Await(t, func() bool {
 		for i, n := range c.nodes {
 			s := must.Get(n.client(t).Status(t.Context()))(t)
 			index := s.GetIndex()
@@ -221,11 +210,9 @@ func (c *testCluster) alike(t *testing.T) {
 			}
 			asked[i][index] = true
 			if !slices.ContainsFunc(asked, func(m map[uint64]bool) bool { return !m[index] }) {
-				return
+				return true
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the nodes never had the same index: %v", asked)
-		}
-	}
+		return false
+	}, "one index of all nodes")
 }

@@ -16,6 +16,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	absent := filepath.Join(dir, "absent")
 	short, empty := writeFile(t, "token", "too short\n"), writeFile(t, "empty", " \n")
 	guard := writeFile(t, "guard.yaml", "tools:\n  pay: {key: \"{id}\"}\n")
+	wrong := writeFile(t, "wrong.yaml", "server: p\ntools:\n  pay: {windw: 1h}\n")
 	stream := "--scope a --client-id c --server 127.0.0.1:1 "
 	gateway := "gateway --check --upstream http://127.0.0.1:1 "
 	for _, test := range []struct {
@@ -32,6 +33,8 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"restore " + file + " --ledger-time 2199-01-01T00:00:00Z", []string{"--ledger-time 2199",
 			"not in the future"}},
 		{"restore - B", []string{"standard input cannot be"}},
+		{"restore " + dir, []string{dir + " is a directory", "--from-directory"}},
+		{"verify --backup " + dir, []string{dir + " is a directory"}},
 		{"list relationships --scope a --relation r", []string{"--relation needs --resource"}},
 		{"status --ready --watch", []string{"--ready and --watch do not go together"}},
 		{"status --watch --interval 99ms", []string{"--interval must be at least 100ms"}},
@@ -44,12 +47,18 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"status --token-file " + absent, []string{"--token-file: ", "no such file"}},
 		{"status --token-file " + dir, []string{"--token-file", dir}},
 		{"status --token-file " + empty, []string{"--token-file " + empty + ": is empty"}},
-		{"status --token a\x01b", []string{"--token", "has a character that is not valid"}},
+		{"status --token a\x01b", []string{"seqledger: --token, $SEQLEDGER_TOKEN", "has a character that is not"}},
 		{"bench --streams 0", []string{"--streams 0: must be from 1 to"}},
 		{"bench --payload 0", []string{"--payload 0: must be from 1 to"}},
 		{"bench --duration 0s", []string{"--duration must be more than 0"}},
+		{"bench --streams 1000000", []string{"--streams 1000000: must be from 1 to"}},
+		{"bench --payload 2000000", []string{"--payload 2000000: must be from 1 to"}},
 		{"bench --rate=-1", []string{"--rate must be from 0 to"}},
+		{"bench --rate inf", []string{"--rate must be from 0 to"}},
+		{"bench --timeout 0s", []string{"--timeout must be more than 0"}},
 		{"demo --duration 0s", []string{"--duration and --clients must be more than 0"}},
+		{"demo --clients 33", []string{"33 clients"}},
+		{"demo-client", []string{"--server"}},
 		{"demo --clients 0", []string{"--duration and --clients must be more than 0"}},
 		{"conformance --only (", []string{"--only: "}},
 		{"conformance --only no-such-case", []string{"--only no-such-case: no case has such a name"}},
@@ -62,6 +71,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"write " + stream + "--file " + absent, []string{"--file", "no such file"}},
 		{"write " + stream + "--file " + empty, []string{"--file " + empty}},
 		{"write " + stream + "--append x --key 12", []string{`--key "12": must be a UUID`}},
+		{"session open " + stream + "--attempt-id zz", []string{"must have 32 hex digits"}},
 		{"import " + stream + dir, []string{dir, "must be a regular file"}},
 		{"import " + stream + absent, []string{absent, "no such file"}},
 		{"config set --server 127.0.0.1:1 no-such-setting 1", []string{`unknown setting "no-such-setting"`,
@@ -91,6 +101,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"backup new --since " + absent, []string{"--since: ", absent, "no such file"}},
 		{"status --config " + file, []string{"--config: " + file}},
 
+		{"serve --key-ttl 10ms", []string{"--key-ttl: must be from"}},
 		{"serve --client-ttl 5s", []string{"unknown flag --client-ttl: it is a setting of the ledger; seqledger " +
 			"config set client_ttl VALUE changes it"}},
 		{"serve --retain_bytes=5", []string{"config set retain_bytes VALUE"}},
@@ -117,6 +128,8 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"serve --peer-listen 127.0.0.1:0 --join-token 0123456789abcdef --join-token-file " + short,
 			[]string{"--join-token or --join-token-file, not both"}},
 
+		{"gateway --check --wait 1s", []string{"--upstream: is required"}},
+		{gateway + "--wait 61s", []string{"--wait: must be from"}}, // package gateway has the other settings
 		{gateway + "--max-requests 0", []string{"--max-requests: must be at least 1"}},
 		{gateway + "--max-requests-per-principal=-1", []string{"--max-requests-per-principal: must not be negative"}},
 		{gateway + "--max-requests-per-peer=-1", []string{"--max-requests-per-peer: must not be negative"}},
@@ -149,7 +162,12 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"mcp guard --config " + guard + " --key-window 1ms -- true", []string{"--key-window: must be from"}},
 		{"mcp guard --config " + guard + " --principal " + strings.Repeat("p", 1000) + " -- true",
 			[]string{"--principal: must have at most"}},
-		{"mcp guard --config " + file + " -- true", []string{"--config"}},
+		{"mcp guard --config " + guard + " --drain-timeout 0s -- true", []string{"--drain-timeout: must be more"}},
+		{"mcp guard --config " + guard + " --scope a/b/c -- true", []string{"--scope a/b/c has more than one slash"}},
+		{"mcp guard --config " + guard + " --ledger-token-file A -- true", []string{"--ledger-token-file needs"}},
+		{"mcp guard --config " + wrong + " -- touch " + filepath.Join(dir, "ran"),
+			[]string{"--config: " + wrong + ":3: tools.pay.windw is an unknown field"}},
+		{"mcp guard --config " + absent + " -- true", []string{"--config: ", "no such file"}},
 	} {
 		args := strings.Fields(test.args)
 		if args[0] == "serve" {
@@ -197,5 +215,4 @@ func TestEmptyValues(t *testing.T) {
 	} {
 		mustSay(t, test.args, exitUsage, test.says)
 	}
-	seqledger(t, "SEQLEDGER_DATA=", "version").expect(t, exitDone)
 }

@@ -166,42 +166,6 @@ func TestGatewayKilled(t *testing.T) {
 	check.Equal(t, executed.Load(), 1, "executed %d times")
 }
 
-// A mistake on the command line is reported before anything is opened.
-func TestGatewayUsage(t *testing.T) {
-	t.Parallel()
-	for want, args := range map[string][]string{
-		"--upstream":          {"--upstream", "127.0.0.1:80"},
-		"--wait":              {"--upstream", "http://a", "--wait", "61s"},
-		"--lease":             {"--upstream", "http://a", "--lease", "1ms"},
-		"--ttl":               {"--upstream", "http://a", "--ttl", "0s"},
-		"--rejected-ttl":      {"--upstream", "http://a", "--rejected-ttl", "9000h"},
-		"--methods":           {"--upstream", "http://a", "--methods", "HEAD"},
-		"--ledger-token-file": {"--upstream", "http://a", "--ledger-token-file", "x"},
-		"--ledger ":           {"--upstream", "http://a", "--ledger", "http://a?b"},
-		"--upstream-timeout":  {"--upstream", "http://a", "--upstream-timeout", "-1s"},
-		"--drain-timeout":     {"--upstream", "http://a", "--drain-timeout", "0s"},
-		"--scope":             {"--upstream", "http://a", "--scope", "a/b/c"},
-		"--principal-header":  {"--upstream", "http://a", "--principal-header", "X-User"},
-		"--trusted-proxies":   {"--upstream", "http://a", "--trusted-proxies", "10.0.0.1"},
-		"--principal-claim":   {"--upstream", "http://a", "--principal-claim", "sub"},
-		"--pointers":          {"--upstream", "http://a", "--fingerprint", "pointers"},
-		"--effect-free":       {"--upstream", "http://a", "--effect-free", "404"},
-		"--server-errors":     {"--upstream", "http://a", "--server-errors", "503=release,ignore"},
-		"--stored-headers":    {"--upstream", "http://a", "--stored-headers", "Set-Cookie"},
-		"--replay-check":      {"--upstream", "http://a", "--replay-check", "/may"},
-		"--max-body":          {"--upstream", "http://a", "--max-body", "0"},
-		"--ledger-listen":     {"--upstream", "http://a", "--ledger-listen", "0.0.0.0:1"},
-		"--debug-listen":      {"--upstream", "http://a", "--debug-listen", "0.0.0.0:1"},
-		"--ledger-auth":       {"--upstream", "http://a", "--ledger-auth", "x"},
-		"--upstream: is":      {"--wait", "1s"},
-	} {
-		dir := t.TempDir()
-		args = append([]string{"gateway", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "d"), "--journal",
-			filepath.Join(dir, "j")}, args...)
-		seqledger(t, args...).expect(t, exitUsage, want)
-	}
-}
-
 // The example configuration has no mistakes.
 func TestGatewayExample(t *testing.T) {
 	t.Parallel()

@@ -199,63 +199,6 @@ func TestGatewayStoreDownAfter(t *testing.T) {
 	check.Equal(t, u.executed.Load(), 1, "executed %d times")
 }
 
-// A gateway is killed after the service has answered and before the result is stored: the client received nothing, the
-// outcome is unknown, and no gateway runs the request again.
-func TestGatewayKilledBeforeComplete(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t)
-	s := serve(t)
-	f := newFaultyStore(t, s)
-	dir := t.TempDir()
-	flags := []string{"--ledger", f.address, "--lease", "1s", "--wait", "0"}
-	g := startGateway(t, dir, u.URL, flags...)
-	completing, hang := make(chan struct{}, 10), make(chan struct{})
-	defer close(hang)
-	f.set(func(call string) storeFault {
-		if call == "Complete" {
-			completing <- struct{}{}
-			<-hang
-			return neverComes
-		}
-		return passes
-	})
-	first := g.send(`"k"`)
-	u.finish <- struct{}{}
-	<-completing
-	g.kill()
-	check.Equal(t, (<-first).status, -1, "the client of a killed gateway got %+v")
-	f.set(nil)
-	g = startGateway(t, dir, u.URL, flags...)
-	if a := g.until(t, `"k"`, "outcome-unknown"); a.status != http.StatusConflict || u.executed.Load() != 1 {
-		t.Errorf("%+v, executed %d times", a, u.executed.Load())
-	}
-	if status, _, _ := g.charge(`"k"`, "5"); status != http.StatusConflict || u.executed.Load() != 1 {
-		t.Errorf("%d, executed %d times", status, u.executed.Load())
-	}
-}
-
-// The owner is paused until its lease has run out, and then resumes. By default nothing runs a second time, and the
-// owner's late result settles the unknown outcome.
-func TestGatewayPaused(t *testing.T) {
-	t.Parallel()
-	u := newUpstream(t)
-	s := serve(t)
-	flags := []string{"--ledger", s.address, "--lease", "1s", "--wait", "0"}
-	first, second := startGateway(t, t.TempDir(), u.URL, flags...), startGateway(t, t.TempDir(), u.URL, flags...)
-	paused := first.send(`"k"`)
-	<-u.fences
-	first.signal(t, syscall.SIGSTOP)
-	check.Equal(t, second.until(t, `"k"`, "outcome-unknown").status, http.StatusConflict)
-	u.finish <- struct{}{}
-	first.signal(t, syscall.SIGCONT)
-	if a := <-paused; a.status != http.StatusCreated || a.text != "charge 1" {
-		t.Errorf("the paused one's client: %+v", a)
-	}
-	if a := second.until(t, `"k"`, "charge 1"); !a.replayed || u.executed.Load() != 1 {
-		t.Errorf("the repeat: %+v, executed %d times", a, u.executed.Load())
-	}
-}
-
 // signal sends a signal. For a stop signal it waits until every thread has stopped, because the system lets threads run
 // on for a moment.
 func (g *testGateway) signal(t *testing.T, s os.Signal) {

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -131,25 +131,17 @@ func TestImportEvicted(t *testing.T) {
 	s.do(t, "config", "set", "client_ttl", "1s").expect(t, exitDone)
 	s.do(t, "config", "set", "eviction_interval", "1").expect(t, exitDone)
 	input := stopped(t, s, 10)
-	deadline := time.Now().Add(hangs)
-	for n := 0; ; n++ {
+	n := 0
+	must.Await(t, func() bool {
+		n++
 		// Every command runs a round of eviction; ledger time moves with them.
 		s.do(t, "write", "--scope", "acme/main", "--client-id", fmt.Sprint("clock-", n),
 			"--append", "tick").expect(t, exitDone)
-		r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-		if r.field(t, "status") == "CLIENT_STATUS_UNKNOWN" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the stream is not evicted: %v", r)
-		}
-	}
+		return loaderState(t, s, "status") == "CLIENT_STATUS_UNKNOWN"
+	}, "the stream's eviction")
 	s.do(t, importArgs(input)...).expect(t, exitRefused, "SESSION_EXPIRED", "evicted")
 	// Nor is it opened anew behind our back.
-	r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-	if r.field(t, "status") != "CLIENT_STATUS_UNKNOWN" {
-		t.Errorf("want no new stream, got %v", r)
-	}
+	check.Equal(t, loaderState(t, s, "status"), "CLIENT_STATUS_UNKNOWN", "want no new stream: got %v")
 }
 
 // importing prepares an import as Run does, of an input whose first pass has read content.

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -115,15 +114,6 @@ func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 	if next != lines+1 {
 		t.Fatalf("want %d transactions, got %d", lines, next-1)
 	}
-}
-
-// TestImportJournalComesFirst: if the journal cannot be written, nothing may reach the stream.
-func TestImportJournalComesFirst(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, importArgs(numberedLines(t, 10), "--journal", "/dev/null/no/such/place")...).expect(t, exitUsage)
-	check.Equal(t, loaderState(t, s, "status"), "CLIENT_STATUS_UNKNOWN",
-		"want no session opened when the journal cannot be written: got %v")
 }
 
 // lossy is a proxy that loses the answers of the first write stream, and the answer

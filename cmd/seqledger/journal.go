@@ -97,12 +97,7 @@ func (c *journalShowCommand) Run(e *environment) error {
 		}
 		report.Streams = append(report.Streams, stream)
 	}
-	if e.json {
-		err = e.showObject(report)
-	} else {
-		err = report.show(e)
-	}
-	if err != nil {
+	if err := e.show(report, report.show); err != nil {
 		return err
 	}
 	if found.Damage != nil {
@@ -143,8 +138,7 @@ func newJournalStream(state journal.State) (journalStream, error) {
 }
 
 // show prints the report for people.
-func (r *journalReport) show(e *environment) error {
-	t := newTable(e.stdout)
+func (r *journalReport) show(t *table) {
 	t.field("journal", r.File)
 	t.field("bytes", number(uint64(r.Bytes)))
 	if r.Torn > 0 {
@@ -177,5 +171,4 @@ func (r *journalReport) show(e *environment) error {
 			}
 		}
 	}
-	return t.flush()
 }

@@ -212,12 +212,7 @@ func (c *keyResolveCommand) Run(e *environment) error {
 func settled(e *environment, outcome seqledgerv1.RecordOutcome, done string) error {
 	switch outcome {
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:
-		if e.json {
-			return e.showObject(map[string]string{"outcome": done})
-		}
-		t := newTable(e.stdout)
-		t.field("outcome", done)
-		return t.flush()
+		return e.show(map[string]string{"outcome": done}, func(t *table) { t.field("outcome", done) })
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND:
 		return fail(exitRefused, "seqledger key list shows the records that there are",
 			"there is no record of this key")

@@ -61,8 +61,8 @@ func TestKeyedVariablesOfEachProgram(t *testing.T) {
 		o.Config.Tools["pay"].KeyWindow != time.Hour {
 		t.Errorf("mcp guard without a wait: %+v, %v", o, err)
 	}
-	t.Setenv("SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES", "many")
-	if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), "MAX_ENTRIES") {
+	t.Setenv("SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES", "many") // which means nothing to serve, and is read all the same
+	if _, err := parseWith(t, "serve"); err == nil || !strings.Contains(err.Error(), "MAX_ENTRIES") {
 		t.Error("many entries:", err)
 	}
 }
@@ -99,66 +99,35 @@ func TestKeyedVariables(t *testing.T) {
 	}
 }
 
-// Each variable takes one kind of value, with the prefix and without it, and nothing else. The test sets the
-// environment, so it cannot run in parallel.
+// Each variable takes one kind of value, and nothing else; what it is for a flag.
 func TestValuesOfKeyedVariables(t *testing.T) {
-	const prefix = "SEQLEDGER_"
-	seconds := func(get func(c *gatewayCommand) time.Duration) func(c *gatewayCommand) any {
-		return func(c *gatewayCommand) any { return get(c) }
-	}
-	lease := seconds(func(c *gatewayCommand) time.Duration { return c.Lease })
-	wait := seconds(func(c *gatewayCommand) time.Duration { return c.Wait })
-	entries := func(c *gatewayCommand) any { return c.MaxEntries }
-	for _, test := range []struct {
-		name, value string
-		get         func(c *gatewayCommand) any
-		want        any // nil: an error that names the variable
-	}{
-		{pendingTTL, "20", lease, 20 * time.Second},
-		{pendingTTL, "60.0", lease, time.Minute},
-		{pendingTTL, "1.5", lease, 1500 * time.Millisecond},
-		{pendingTTL, "010", lease, 10 * time.Second},
-		{committedTTL, "86_400", seconds(func(c *gatewayCommand) time.Duration { return c.TTL }), 24 * time.Hour},
-		{rejectedTTL, "5.0", seconds(func(c *gatewayCommand) time.Duration { return c.RejectedTTL }), 5 * time.Second},
-		{cleanupInterval, "0.5", seconds(func(c *gatewayCommand) time.Duration { return c.Cleanup }),
-			500 * time.Millisecond},
-		{maxEntries, "100_000", entries, 100_000},
-		{maxEntries, "7", entries, 7},
-		{pendingWait, "7", wait, 7 * time.Second},
-		{waitForPending, "true", wait, 30 * time.Second},
-		{waitForPending, "True", wait, 30 * time.Second},
-		{waitForPending, "1", wait, 30 * time.Second},
-		{waitForPending, "false", wait, time.Duration(0)},
-		{waitForPending, "False", wait, time.Duration(0)},
-		{waitForPending, "0", wait, time.Duration(0)},
-		{pendingTTL, "20s", nil, nil}, {pendingTTL, "false", nil, nil}, {pendingTTL, "", nil, nil},
-		{pendingTTL, "-1", nil, nil}, {pendingTTL, "+1", nil, nil}, {pendingTTL, "1e3", nil, nil},
-		{pendingTTL, "1.", nil, nil}, {pendingTTL, ".5", nil, nil}, {pendingTTL, "inf", nil, nil},
-		{pendingTTL, " 60", nil, nil}, {pendingTTL, "99999999999", nil, nil}, {pendingTTL, "6_0.0", nil, nil},
-		{committedTTL, "True", nil, nil}, {rejectedTTL, "1m", nil, nil}, {cleanupInterval, "x", nil, nil},
-		{pendingWait, "0x1", nil, nil}, {pendingWait, "1__0", nil, nil},
-		{maxEntries, "1.0", nil, nil}, {maxEntries, "_1", nil, nil}, {maxEntries, "1_", nil, nil},
-		{maxEntries, "many", nil, nil}, {maxEntries, "99999999999999999999", nil, nil},
-		{waitForPending, "TRUE", nil, nil}, {waitForPending, "yes", nil, nil}, {waitForPending, "2", nil, nil},
-		{waitForPending, "", nil, nil},
+	t.Parallel()
+	for _, test := range []struct{ name, value, want string }{ // want is empty for an error
+		{pendingTTL, "20", "20s"}, {pendingTTL, "60.0", "1m0s"}, {pendingTTL, "1.5", "1.5s"},
+		{pendingTTL, "010", "10s"}, {committedTTL, "86_400", "24h0m0s"}, {rejectedTTL, "5.0", "5s"},
+		{cleanupInterval, "0.5", "500ms"}, {pendingWait, "7", "7s"},
+		{maxEntries, "100_000", "100000"}, {maxEntries, "7", "7"},
+		{waitForPending, "true", "true"}, {waitForPending, "True", "true"}, {waitForPending, "1", "true"},
+		{waitForPending, "false", "false"}, {waitForPending, "False", "false"}, {waitForPending, "0", "false"},
+		{pendingTTL, "20s", ""}, {pendingTTL, "false", ""}, {pendingTTL, "", ""}, {pendingTTL, "-1", ""},
+		{pendingTTL, "+1", ""}, {pendingTTL, "1e3", ""}, {pendingTTL, "1.", ""}, {pendingTTL, ".5", ""},
+		{pendingTTL, "inf", ""}, {pendingTTL, " 60", ""}, {pendingTTL, "99999999999", ""}, {pendingTTL, "6_0.0", ""},
+		{committedTTL, "True", ""}, {rejectedTTL, "1m", ""}, {cleanupInterval, "x", ""},
+		{pendingWait, "0x1", ""}, {pendingWait, "1__0", ""},
+		{maxEntries, "1.0", ""}, {maxEntries, "_1", ""}, {maxEntries, "1_", ""}, {maxEntries, "many", ""},
+		{maxEntries, "99999999999999999999", ""},
+		{waitForPending, "TRUE", ""}, {waitForPending, "yes", ""}, {waitForPending, "2", ""}, {waitForPending, "", ""},
 	} {
-		for _, form := range []string{prefix + test.name, test.name} {
-			t.Run(form+"="+test.value, func(t *testing.T) {
-				t.Setenv(form, test.value)
-				c, err := parseGateway(t)
-				switch {
-				case test.want == nil && (err == nil || !strings.Contains(err.Error(), "$"+form)):
-					t.Errorf("want an error that names it, got %v", err)
-				case test.want != nil && (err != nil || test.get(c) != test.want):
-					t.Errorf("want %v, got %v, %v", test.want, test.get(c), err)
-				}
-				// A variable that means nothing to a command is read all the same.
-				if _, err := parseWith(t, "serve"); (err == nil) != (test.want != nil) {
-					t.Errorf("serve: %v", err)
-				}
-			})
+		if got, err := sharedReaders[test.name](test.value); got != test.want || (err == nil) != (test.want != "") {
+			t.Errorf("%s=%q: want %q, got %q, %v", test.name, test.value, test.want, got, err)
 		}
 	}
+}
+
+// A variable may be set with the prefix and without it, to one value. The test sets the environment, so it cannot run
+// in parallel.
+func TestFormsOfKeyedVariables(t *testing.T) {
+	const prefix = environmentPrefix
 	t.Setenv(prefix+pendingTTL, "60")
 	t.Setenv(pendingTTL, "60.0") // the same value
 	check.Equal(t, must.Get(parseGateway(t))(t).Lease, time.Minute, "both forms: %v")
@@ -192,17 +161,12 @@ func TestRangesOfKeyedVariables(t *testing.T) {
 		{guard, []string{pendingTTL, committedTTL, pendingWait}},
 		{serve, []string{pendingTTL, committedTTL, rejectedTTL}},
 	} {
-		for _, variable := range test.variables {
-			for _, form := range []string{variable, environmentPrefix + variable} {
-				t.Run(test.args[0]+" "+form, func(t *testing.T) {
-					t.Setenv(form, "999999999")
-					var output strings.Builder
-					code := run(test.args, strings.NewReader(""), &output, &output)
-					if code != exitUsage || !strings.Contains(output.String(), "$"+form+": ") {
-						t.Errorf("exit code %d, %s", code, output.String())
-					}
-				})
-			}
+		for i, variable := range test.variables {
+			form := []string{variable, environmentPrefix + variable}[i%2]
+			t.Run(test.args[0]+" "+form, func(t *testing.T) {
+				t.Setenv(form, "999999999")
+				mustSay(t, test.args, exitUsage, "$"+form+": ")
+			})
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -295,7 +294,8 @@ func TestGuardServerDies(t *testing.T) {
 }
 
 // A guard that is killed in the middle of a call leaves an unknown outcome; the next guard does not run the tool again.
-func TestGuardKilled(t *testing.T) {
+// Its ledger can be read while it runs.
+func TestGuardLedgerListen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	h := startGuard(t, dir)
@@ -306,37 +306,19 @@ func TestGuardKilled(t *testing.T) {
 	if r := <-cut; !strings.HasPrefix(r.text, "rpc:") {
 		t.Errorf("the call of a killed guard: %+v", r)
 	}
-	h = startGuard(t, dir)
-	h.awaitCode(t, "A", "outcome-unknown")
-	if r := h.charge("B", ""); r.isError || r.replayed {
-		t.Errorf("another order: %+v", r)
-	}
-	check.Equal(t, effects(dir, "A"), 1, "%d effects")
-}
-
-// A guard's ledger can be read, and an unknown outcome settled, while the guard runs.
-func TestGuardLedgerListen(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	h := startGuard(t, dir)
-	cut := make(chan toolReply, 1)
-	go func() { cut <- h.charge("A", "late") }() // received below
-	awaitEffect(t, dir, "A")
-	h.kill()
-	<-cut
 	h = startGuard(t, dir, "--ledger-listen", "127.0.0.1:0")
 	const said = `"serving the ledger" address=`
 	awaitCount(t, h.process, said, 1)
 	_, after, _ := strings.Cut(h.stderr.String(), said)
 	address, _, _ := strings.Cut(after, "\n")
 	h.awaitCode(t, "A", "outcome-unknown")
+	if r := h.charge("B", ""); r.isError || r.replayed {
+		t.Errorf("another order: %+v", r)
+	}
+	check.Equal(t, effects(dir, "A"), 1, "%d effects")
 	list := seqledger(t, "key", "list", "--scope", "mcp/main", "--all", "--state", "indeterminate", "--json",
 		"--server", address).expect(t, exitDone)
 	check.Equal(t, strings.Count(list.stdout, "\n"), 1, "the records of which nothing is known: %s: %v", list.stdout)
-	if seqledger(t, "mcp", "guard", "--config", filepath.Join(dir, "guard.yaml"), "--ledger-listen", "0.0.0.0:1",
-		"--", os.Args[0]).expect(t, exitUsage); exists("seqledger-data") {
-		t.Error("a guard that was refused has made a ledger")
-	}
 }
 
 // A guard that is repeatedly killed at random moments never lets an order be charged twice. The last guard answers for
@@ -359,10 +341,11 @@ func TestGuardKilledAtAnyMoment(t *testing.T) {
 	h := startGuard(t, dir, "--ledger", s.address)
 	for i := range orders {
 		order := fmt.Sprint("order-", i)
-		r := h.charge(order, "")
-		for deadline := time.Now().Add(hangs); r.code == "in-flight" && time.Now().Before(deadline); {
+		var r toolReply
+		must.Await(t, func() bool {
 			r = h.charge(order, "")
-		}
+			return r.code != "in-flight"
+		}, "the end of a lease")
 		n := effects(dir, order)
 		if n > 1 || r.code == nil && n != 1 || r.code != nil && r.code != "outcome-unknown" {
 			t.Errorf("%s: %d effects, answered %+v", order, n, r)
@@ -433,90 +416,62 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 	check.Equal(t, effects(dir, ""), 1, "%d effects")
 }
 
-// A server over streamable HTTP is guarded in the same way, with sessions and without.
+// A server over streamable HTTP is guarded in the same way.
 func TestGuardBeforeHTTP(t *testing.T) {
 	t.Parallel()
-	for name, stateless := range map[string]bool{"with sessions": false, "without": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			tools := faultTools(dir)
-			handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools },
-				&mcp.StreamableHTTPOptions{Stateless: stateless, JSONResponse: stateless})
-			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Authorization") != "Bearer secret" {
-					http.Error(w, "who are you?", http.StatusUnauthorized)
-					return
-				}
-				handler.ServeHTTP(w, r)
-			}))
-			defer upstream.Close()
-			token := filepath.Join(dir, "token")
-			must.Do(t, os.WriteFile(token, []byte("secret\n"), 0o600))
-			h := startGuard(t, dir, "--upstream", upstream.URL, "--upstream-token-file", token)
-			if r := h.charge("A", ""); r.text != "charge 1 for A" || r.replayed {
-				t.Errorf("%+v", r)
-			}
-			if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
-				t.Errorf("again: %+v", r)
-			}
-			check.Equal(t, callTool(t.Context(), h.session, "charges", struct{}{}).text, "A\n",
-				"a tool that is not guarded: %+v")
-			upstream.CloseClientConnections()
-			upstream.Config.SetKeepAlivesEnabled(false)
-			upstream.Listener.Close()
-			// A call on a connection that is closed, which the guard has not noticed yet, may have arrived.
-			for order := 0; ; order++ {
-				r := h.charge(fmt.Sprint("B", order), "")
-				if !r.isError || order == 100 {
-					t.Fatalf("a server that is gone: %+v", r)
-				}
-				if strings.Contains(r.text, "Nothing was done") {
-					break
-				}
-			}
-			if r := callTool(t.Context(), h.session, "charges", struct{}{}); !strings.HasPrefix(r.text, "rpc:") {
-				t.Errorf("a tool that is not guarded, of a server that is gone: %+v", r)
-			}
-			_ = h.session.Close()
-			if code := h.wait(t); code != exitDone {
-				t.Errorf("exit code %d: %s", code, h.stderr.String())
-			}
-			check.Equal(t, effects(dir, ""), 1, "%d effects")
-		})
+	dir := t.TempDir()
+	tools := faultTools(dir)
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools }, nil)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer upstream.Close()
+	token := filepath.Join(dir, "token")
+	must.Do(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	h := startGuard(t, dir, "--upstream", upstream.URL, "--upstream-token-file", token)
+	if r := h.charge("A", ""); r.text != "charge 1 for A" || r.replayed {
+		t.Errorf("%+v", r)
 	}
+	if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
+		t.Errorf("again: %+v", r)
+	}
+	check.Equal(t, callTool(t.Context(), h.session, "charges", struct{}{}).text, "A\n",
+		"a tool that is not guarded: %+v")
+	upstream.CloseClientConnections()
+	upstream.Config.SetKeepAlivesEnabled(false)
+	upstream.Listener.Close()
+	// A call on a connection that is closed, which the guard has not noticed yet, may have arrived.
+	for order := 0; ; order++ {
+		r := h.charge(fmt.Sprint("B", order), "")
+		if !r.isError || order == 100 {
+			t.Fatalf("a server that is gone: %+v", r)
+		}
+		if strings.Contains(r.text, "Nothing was done") {
+			break
+		}
+	}
+	if r := callTool(t.Context(), h.session, "charges", struct{}{}); !strings.HasPrefix(r.text, "rpc:") {
+		t.Errorf("a tool that is not guarded, of a server that is gone: %+v", r)
+	}
+	_ = h.session.Close()
+	if code := h.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, h.stderr.String())
+	}
+	check.Equal(t, effects(dir, ""), 1, "%d effects")
 }
 
-// A mistake on the command line or in the configuration is reported before anything is opened or run.
-func TestGuardUsage(t *testing.T) {
+// A command that is no program is told.
+func TestGuardOfNoServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	rules, wrong := filepath.Join(dir, "guard.yaml"), filepath.Join(dir, "wrong.yaml")
-	must.Do(t, errors.Join(os.WriteFile(rules, []byte(guardRules), 0o600),
-		os.WriteFile(wrong, []byte("server: p\ntools:\n  charge: {windw: 1h}\n"), 0o600)))
-	command := []string{"--", "sh", "-c", "touch " + filepath.Join(dir, "ran")}
-	for want, args := range map[string][]string{
-		"--config is missing": command,
-		"name one server":     {"--config", rules},
-		wrong + ":3: tools.charge.windw is an unknown field": append([]string{"--config", wrong}, command...),
-		"no such file": append([]string{"--config", rules + "x"}, command...),
-		"--upstream ":  {"--config", rules, "--upstream", "127.0.0.1:80"},
-		"--upstream-token-file:": {"--config", rules, "--upstream", "http://example.com", "--upstream-token-file",
-			rules},
-		"--upstream-token-file needs": append([]string{"--config", rules, "--upstream-token-file", rules}, command...),
-		"--ledger-token-file":         append([]string{"--config", rules, "--ledger-token-file", rules}, command...),
-		"--max-calls":                 append([]string{"--config", rules, "--max-calls", "0"}, command...),
-		"--drain-timeout":             append([]string{"--config", rules, "--drain-timeout", "0s"}, command...),
-		"--scope":                     append([]string{"--config", rules, "--scope", "a/b/c"}, command...),
-	} {
-		args = append([]string{"mcp", "guard", "--data", filepath.Join(dir, "data")}, args...)
-		seqledger(t, args...).expect(t, exitUsage, want)
-	}
-	seqledger(t, "mcp", "guard", "--config", rules, "--data", filepath.Join(dir, "data"), "--journal",
-		filepath.Join(dir, "journal"), "--", filepath.Join(dir, "absent")).expect(t, exitFailed, "must be a program")
-	if exists(filepath.Join(dir, "ran")) {
-		t.Error("the server was started")
-	}
+	seqledger(t, "mcp", "guard", "--config", writeFile(t, "guard.yaml", guardRules),
+		"--data", filepath.Join(dir, "data"), "--journal", filepath.Join(dir, "journal"),
+		"--", filepath.Join(dir, "absent")).
+		expect(t, exitFailed, "must be a program")
 }
 
 // An agent gets the ledger's tools on standard input and output.

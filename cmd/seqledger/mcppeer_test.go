@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -92,15 +91,13 @@ func TestGuardBeforeAServerOfOthers(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, h.stderr.String())
 	}
 	h = startPeer(t, dir, files)
-	for deadline := time.Now().Add(hangs); ; {
+	must.Await(t, func() bool {
 		r := callTool(t.Context(), h.session, "edit_file", edit(pipe))
-		if r.code == "outcome-unknown" {
-			break
-		}
-		if r.code != "in-flight" || time.Now().After(deadline) {
+		if r.code != "outcome-unknown" && r.code != "in-flight" {
 			t.Fatalf("the repeat: %+v", r)
 		}
-	}
+		return r.code == "outcome-unknown"
+	}, "the end of the lease")
 	awaitReader(t, pipe, false)
 	if r := callTool(t.Context(), h.session, "edit_file", edit(text)); !r.replayed || r.text != first.text {
 		t.Errorf("after the restart: %+v", r)

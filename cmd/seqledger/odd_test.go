@@ -5,61 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
-
-// TestImportChecksExpiries: all lines are checked before the first one is
-// written, and the ledger takes such a time in no state.
-func TestImportChecksExpiries(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	input := writeFile(t, "in",
-		`{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"v","expires_at":"9999-12-31T23:59:59Z"}}`+"\n")
-	r := s.do(t, "import", "--scope", "acme/main", "--client-id", "loader", input)
-	state := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-	if r.code != exitUsage || state.field(t, "lastCommittedSequence") == "1" {
-		t.Errorf("line 1 was committed before line 2 was found wrong: %v", r)
-	}
-}
-
-// TestHalfASurrogate beside a U+FFFD that is meant becomes another text in
-// silence.
-func TestHalfASurrogate(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{`{"append":"\ufffd\ud800"}`,
-		"{\"append\":\"\uFFFD\\ud800\"}", `{"append":"\\ufffd \ud800"}`} {
-		if operations, err := operation.Parse([]byte(text)); err == nil {
-			t.Errorf("%s became %q", text, operations[0].GetAppend().GetPayload())
-		}
-	}
-}
-
-// TestBenchRates: a rate that no clock can keep must be refused, and a signal
-// must end a bench.
-func TestBenchRates(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	p := start(t, "bench", "--server", s.address, "--streams", "1", "--duration", "10ms", "--rate", "inf")
-	select {
-	case <-p.ended:
-	case <-time.After(time.Minute):
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-p.ended:
-			t.Error("it measures for ever instead of 10 ms")
-		case <-time.After(time.Minute):
-			t.Error("it measures for ever instead of 10 ms, and SIGTERM does not end it")
-		}
-	}
-}
 
 // escaping is a server whose ledger id is for a terminal.
 type escaping struct {

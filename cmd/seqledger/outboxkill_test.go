@@ -235,15 +235,8 @@ var victims = []struct {
 // number returns the result of a query, even while its database is being restarted.
 func (b *transferBed) number(db *pgxpool.Pool, query string) (n int64) {
 	b.Helper()
-	for {
-		err := db.QueryRow(b.Context(), query).Scan(&n)
-		if err == nil {
-			return n
-		}
-		if time.Now().After(b.deadline) {
-			b.Fatalf("%s: %v", query, err)
-		}
-	}
+	must.Await(b, func() bool { return db.QueryRow(b.Context(), query).Scan(&n) == nil }, query)
+	return n
 }
 
 // await waits until the wanted number of transfers has been received.

@@ -21,11 +21,12 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// show prints an answer: a line of JSON, or what human writes into aligned
-// columns.
-func (e *environment) show(m proto.Message, human func(*table)) error {
-	if e.json {
+// show prints an answer, which may be a message of the API: a line of JSON, or what human writes into aligned columns.
+func (e *environment) show(answer any, human func(*table)) error {
+	if m, ofAPI := answer.(proto.Message); ofAPI && e.json {
 		return e.showJSON(m)
+	} else if e.json {
+		return e.showObject(answer)
 	}
 	t := newTable(e.stdout)
 	human(t)

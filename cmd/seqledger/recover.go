@@ -106,32 +106,29 @@ func (c *recoverCommand) Run(e *environment) error {
 
 // describe prints the position and the members of a node.
 func (c *recoverCommand) describe(e *environment, s *recovery.Survivor) error {
-	if e.json {
-		shown := survivorResult{
-			Data: c.Data, Node: s.Node, LedgerID: s.LedgerID.String(), LastTerm: s.Last.Term, LastIndex: s.Last.Index,
-			CommittedIndex: s.Committed, LastTime: s.Time.UTC(),
-		}
-		for _, m := range s.Members {
-			shown.Members = append(shown.Members, survivorMember{m.ID, m.Voter, m.Peer, m.Client})
-		}
-		return e.showObject(shown)
+	shown := survivorResult{
+		Data: c.Data, Node: s.Node, LedgerID: s.LedgerID.String(), LastTerm: s.Last.Term, LastIndex: s.Last.Index,
+		CommittedIndex: s.Committed, LastTime: s.Time.UTC(),
 	}
-	t := newTable(e.stdout)
-	t.row("node", number(s.Node))
-	t.row("ledger", s.LedgerID.String())
-	t.row("log ends", fmt.Sprintf("in term %d at index %d", s.Last.Term, s.Last.Index))
-	t.row("committed", fmt.Sprintf("up to index %d as far as this node knew", s.Committed))
-	t.row("last command", s.Time.UTC().Format(time.RFC3339Nano))
-	t.row("")
-	t.row("NODE", "ROLE", "FOR NODES", "FOR CLIENTS")
 	for _, m := range s.Members {
-		role := "learner"
-		if m.Voter {
-			role = "voter"
-		}
-		t.row(number(m.ID), role, m.Peer, m.Client)
+		shown.Members = append(shown.Members, survivorMember{m.ID, m.Voter, m.Peer, m.Client})
 	}
-	return t.flush()
+	return e.show(shown, func(t *table) {
+		t.row("node", number(s.Node))
+		t.row("ledger", s.LedgerID.String())
+		t.row("log ends", fmt.Sprintf("in term %d at index %d", s.Last.Term, s.Last.Index))
+		t.row("committed", fmt.Sprintf("up to index %d as far as this node knew", s.Committed))
+		t.row("last command", s.Time.UTC().Format(time.RFC3339Nano))
+		t.row("")
+		t.row("NODE", "ROLE", "FOR NODES", "FOR CLIENTS")
+		for _, m := range s.Members {
+			role := "learner"
+			if m.Voter {
+				role = "voter"
+			}
+			t.row(number(m.ID), role, m.Peer, m.Client)
+		}
+	})
 }
 
 // failed adds what the operator should do.

@@ -170,12 +170,7 @@ func (c *configGetCommand) Run(e *environment) error {
 			return err
 		}
 		value := s.show(config)
-		if e.json {
-			return e.showObject(settingResult{s.name(), value})
-		}
-		t := newTable(e.stdout)
-		t.row(value)
-		return t.flush()
+		return e.show(settingResult{s.name(), value}, func(t *table) { t.row(value) })
 	})
 }
 
@@ -202,14 +197,11 @@ func (c *configListCommand) Run(e *environment) error {
 
 // showSettings prints all settings. With --json, too, they have the names and the values that set takes.
 func showSettings(e *environment, config *seqledgerv1.Config) error {
-	if !e.json {
-		return e.show(config, func(t *table) { showConfig(t, config) })
-	}
 	values := make(map[string]string)
 	for _, s := range settings {
 		values[s.name()] = s.show(config)
 	}
-	return e.showObject(values)
+	return e.show(values, func(t *table) { showConfig(t, config) })
 }
 
 // serverConfig asks for the configuration.

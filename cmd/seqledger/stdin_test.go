@@ -50,10 +50,9 @@ func TestSignalsEndCommands(t *testing.T) {
 		code    int
 		command []string
 	}{
-		{130, []string{"get", "k"}}, {130, []string{"list"}}, {130, []string{"state", "--client-id", "c"}},
+		{130, []string{"get", "k"}},
 		{130, []string{"write", "--client-id", "c", "--append", "x"}},
 		{exitUnknown, []string{"write", "--client-id", "c", "--append", "x", "--sequence", "3"}},
-		{130, []string{"session", "open", "--client-id", "c"}},
 		{130, []string{"import", "--client-id", "c", numberedLines(t, 3)}},
 		{exitDone, []string{"watch"}},
 	} {

@@ -5,117 +5,37 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/storeurl"
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
-// Two gateways share a store in a database: a key runs once before both of them, and a crash of gateway
-// or database changes nothing.
-func TestGatewayStores(t *testing.T) {
+// The records of a store in a database are listed, settled and purged like those of a ledger.
+// TestGatewayStoreAtEachStep has gateways on these stores.
+func TestKeysOfStores(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) *servertest.Server{
-		"postgres": func(t *testing.T) *servertest.Server { return servertest.Postgres(t) },
-		"redis":    func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
-		"s3":       func(t *testing.T) *servertest.Server { return servertest.S3(t) },
+	for name, start := range map[string]func(t *testing.T) string{
+		"postgres": func(t *testing.T) string { return servertest.Database(t) },
+		"redis":    func(t *testing.T) string { return servertest.Redis(t).URL },
+		"s3":       func(t *testing.T) string { return servertest.S3(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := start(t)
-			init := seqledger(t, "store", "init", server.URL)
+			url := start(t)
+			init := seqledger(t, "store", "init", url)
 			if name == "redis" {
 				init.expect(t, exitRefused, "needs no tables")
 			} else {
 				init.expect(t, exitDone, map[string]string{"postgres": "GRANT", "s3": "Expiration"}[name])
-				seqledger(t, "store", "init", server.URL).expect(t, exitDone) // again
+				seqledger(t, "store", "init", url).expect(t, exitDone) // again
 			}
-			var executed atomic.Int32
-			service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				b, _ := io.ReadAll(r.Body)
-				w.WriteHeader(http.StatusCreated)
-				_, _ = fmt.Fprintf(w, "charge %d of %s", executed.Add(1), b)
-			}))
-			defer service.Close()
-			one := startGateway(t, t.TempDir(), service.URL, "--store", server.URL)
-			two := startGateway(t, t.TempDir(), service.URL, "--store", server.URL)
-			var group sync.WaitGroup
-			for i := range 32 {
-				group.Go(func() {
-					g := one
-					if i%2 == 0 {
-						g = two
-					}
-					if status, _, text := g.charge(`"one"`, "5"); status != http.StatusCreated || text != "charge 1 of 5" {
-						t.Errorf("%d %s", status, text)
-					}
-				})
-			}
-			group.Wait()
-			one.kill()
-			server.Kill()
-			if status, _, text := two.charge(`"two"`, "5"); status != http.StatusServiceUnavailable ||
-				!strings.Contains(text, "store-unavailable") {
-				t.Errorf("without the store: %d %s", status, text)
-			}
-			server.Start()
-			if status, replayed, text := two.charge(`"one"`, "5"); status != http.StatusCreated || !replayed {
-				t.Errorf("after the crash: %d %v %s", status, replayed, text)
-			}
-			check.Equal(t, executed.Load(), 1, "executed %d times")
-			settle(t, server.URL)
-		})
-	}
-}
-
-// A guard keeps its records in a database, too: what a killed guard has begun is not begun again by the next, and
-// without the store no guarded tool runs.
-func TestGuardStores(t *testing.T) {
-	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) *servertest.Server{
-		"postgres": func(t *testing.T) *servertest.Server { return servertest.Postgres(t) },
-		"redis":    func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
-		"s3":       func(t *testing.T) *servertest.Server { return servertest.S3(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server, dir := start(t), t.TempDir()
-			if name != "redis" {
-				seqledger(t, "store", "init", server.URL).expect(t, exitDone)
-			}
-			one := startGuard(t, dir, "--store", server.URL)
-			if r := one.charge("A", ""); r.isError || r.replayed {
-				t.Fatalf("the first call: %+v", r)
-			}
-			cut := make(chan toolReply, 1)
-			go func() { cut <- one.charge("B", "late") }() // ends with the guard; received below
-			awaitEffect(t, dir, "B")
-			one.kill()
-			<-cut
-
-			two := startGuard(t, dir, "--store", server.URL)
-			two.awaitCode(t, "B", "outcome-unknown")
-			if r := two.charge("A", ""); r.isError || !r.replayed {
-				t.Errorf("after the first guard's end: %+v", r)
-			}
-			server.Kill()
-			if r := two.charge("C", ""); !r.isError {
-				t.Errorf("without the store: %+v", r)
-			}
-			for order, want := range map[string]int{"A": 1, "B": 1, "C": 0} {
-				if n := effects(dir, order); n != want {
-					t.Errorf("%d effects for %s, want %d", n, order, want)
-				}
-			}
+			settle(t, url)
 		})
 	}
 }
@@ -200,22 +120,10 @@ func settle(t *testing.T, url string) {
 
 func TestStoreMistakes(t *testing.T) {
 	t.Parallel()
-	gateway := []string{"gateway", "--check", "--upstream", "http://127.0.0.1:1"}
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--store", "mysql://app:secret@db/shop"}, "names no store"},
-		{[]string{"--store", "memory:", "--ledger", "127.0.0.1:1"}, "--ledger: is for the store ledger"},
-		{[]string{"--store", "memory:", "--ledger-listen", "127.0.0.1:0"}, "--ledger-listen: is for the store ledger"},
-		{[]string{"--store", "memory:", "--max-keys-per-principal", "5"}, "--max-keys-per-principal"},
-	} {
-		r := seqledger(t, append(gateway, c.args...)...).expect(t, exitUsage, c.want)
-		if strings.Contains(r.String(), "secret") {
-			t.Error("the password is shown:", r)
-		}
-	}
-	seqledger(t, append(gateway, "--store", "memory:")...).expect(t, exitDone)
+	seqledger(t, "gateway", "--check", "--upstream", "http://127.0.0.1:1", "--store", "memory:").expect(t, exitDone)
+	dir := t.TempDir()
+	seqledger(t, "gateway", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--data", dir,
+		"--journal", dir, "--ledger", "http://a?b").expect(t, exitUsage, "--ledger http://a?b: nothing may follow")
 	seqledger(t, "store", "init", "memory:").expect(t, exitRefused, "needs no tables")
 	seqledger(t, "store", "init", "--print", "postgres://db").expect(t, exitDone, "CREATE TABLE", "GRANT")
 	seqledger(t, "key", "get", "k", "--scope", "a", "--store", "nonsense").expect(t, exitUsage, "names no store")

@@ -184,18 +184,15 @@ func (c *verifyCommand) compare(e *environment, options verify.Options) error {
 
 func concludeComparison(e *environment, found *verify.Comparison) error {
 	differences := uint64(len(found.Differences))
-	if e.json {
-		return e.showObject(verifyComparison{found.Index, found.Blocks, differences})
-	}
-	t := newTable(e.stdout)
 	compared := "up to index " + number(found.Index)
 	if found.Index == 0 {
 		compared = "not compared: one ends before the checkpoint of the other"
 	}
-	t.field("digests", compared)
-	t.field("scopes", number(found.Blocks)+", compared up to the last block that both have")
-	t.field("differences", number(differences))
-	return t.flush()
+	return e.show(verifyComparison{found.Index, found.Blocks, differences}, func(t *table) {
+		t.field("digests", compared)
+		t.field("scopes", number(found.Blocks)+", compared up to the last block that both have")
+		t.field("differences", number(differences))
+	})
 }
 
 // check verifies the data directory or the backup.
@@ -222,39 +219,37 @@ func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.R
 
 // conclude prints what was checked; data is empty for the only directory.
 func conclude(e *environment, data string, found *verify.Report, count uint64) error {
-	if e.json {
-		return e.showObject(verifyResult{
-			Data:     data,
-			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(),
-			LogEntries: found.LogEntries, Undecided: found.Undecided, Pages: found.Pages,
-			Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
-			Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts,
-			Dropped: found.Dropped, Carried: found.Carried, Problems: count,
-		})
+	result := verifyResult{
+		Data:     data,
+		LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(),
+		LogEntries: found.LogEntries, Undecided: found.Undecided, Pages: found.Pages,
+		Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
+		Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts,
+		Dropped: found.Dropped, Carried: found.Carried, Problems: count,
 	}
-	t := newTable(e.stdout)
-	if data != "" {
-		t.field("directory", data)
-	}
-	t.field("ledger", found.LedgerID.String())
-	t.field("index", number(found.Index))
-	t.field("digest", found.Digest.String())
-	t.field("log entries", number(found.LogEntries)+" after the checkpoint")
-	if found.Undecided > 0 {
-		t.field("undecided", number(found.Undecided)+" more log entries: the other nodes know what became of them")
-	}
-	if found.Pages > 0 {
-		t.field("pages", number(found.Pages)+" of the state file compared with their checksums")
-	}
-	t.field("blocks", number(found.Blocks))
-	t.field("transactions", number(found.Transactions))
-	t.field("entities", number(found.Entities))
-	t.field("relationships", number(found.Relationships))
-	t.field("streams", number(found.Streams))
-	t.field("receipts", number(found.Receipts))
-	if found.Dropped > 0 {
-		t.field("dropped", "the blocks up to index "+number(found.Dropped)+", which are taken from the state")
-	}
-	t.field("problems", number(count))
-	return t.flush()
+	return e.show(result, func(t *table) {
+		if data != "" {
+			t.field("directory", data)
+		}
+		t.field("ledger", found.LedgerID.String())
+		t.field("index", number(found.Index))
+		t.field("digest", found.Digest.String())
+		t.field("log entries", number(found.LogEntries)+" after the checkpoint")
+		if found.Undecided > 0 {
+			t.field("undecided", number(found.Undecided)+" more log entries: the other nodes know what became of them")
+		}
+		if found.Pages > 0 {
+			t.field("pages", number(found.Pages)+" of the state file compared with their checksums")
+		}
+		t.field("blocks", number(found.Blocks))
+		t.field("transactions", number(found.Transactions))
+		t.field("entities", number(found.Entities))
+		t.field("relationships", number(found.Relationships))
+		t.field("streams", number(found.Streams))
+		t.field("receipts", number(found.Receipts))
+		if found.Dropped > 0 {
+			t.field("dropped", "the blocks up to index "+number(found.Dropped)+", which are taken from the state")
+		}
+		t.field("problems", number(count))
+	})
 }

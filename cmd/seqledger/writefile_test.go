@@ -60,10 +60,8 @@ func TestWriteFileIsChecked(t *testing.T) {
 		args []string
 		want string
 	}{
-		"with flags":      {[]string{"--file", good, "--append", "y"}, "--append"},
 		"with a key":      {[]string{"--file", good, "--key", "0197e1c0-0000-7000-8000-000000000001"}, "--key"},
 		"with operations": {[]string{"--file", good, "--operations", good}, "--operations"},
-		"no file":         {[]string{"--file", good + "x"}, "--file"},
 		"an empty file":   {[]string{"--file", writeFile(t, "empty", "")}, "has no line"},
 		"a bad line": {[]string{"--file", writeFile(t, "bad", "[{\"append\": \"x\"}]\n[{\"oppend\": \"x\"}]\n")},
 			"line 2"},

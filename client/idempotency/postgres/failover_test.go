@@ -109,10 +109,10 @@ func TestRoleThatLosesItsPrivileges(t *testing.T) {
 	}
 }
 
-// openAs opens a store whose table is there.
+// openAs opens a store whose table is there. It deletes, too, so that the role needs the privilege.
 func openAs(t *testing.T, url string) *postgres.Store {
 	t.Helper()
-	s := must.Get(postgres.Open(t.Context(), url, postgres.Options{CleanupInterval: -1}))(t)
+	s := must.Get(postgres.Open(t.Context(), url, postgres.Options{}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

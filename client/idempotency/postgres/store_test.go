@@ -188,19 +188,6 @@ func TestInitAtTheSameTime(t *testing.T) {
 	}
 }
 
-// The privileges that Privileges grants are enough.
-func TestPrivileges(t *testing.T) {
-	t.Parallel()
-	server := servertest.Postgres(t)
-	open(t, server.URL, postgres.Options{CleanupInterval: -1})
-	must.Get(connect(t, server.URL).Exec(t.Context(),
-		"CREATE ROLE app LOGIN; "+postgres.Privileges("app"), pgx.QueryExecModeSimpleProtocol))(t)
-	s := must.Get(postgres.Open(t.Context(), strings.Replace(server.URL, "test@", "app@", 1),
-		postgres.Options{CleanupInterval: 10 * time.Millisecond}))(t)
-	t.Cleanup(func() { _ = s.Close() })
-	must.Get(idempotency.Do(t.Context(), s, key("k"), succeed))(t)
-}
-
 func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
 
 // A row describes its record for people, but does not contain the key.

@@ -80,32 +80,6 @@ func replicate(t *testing.T, server *servertest.Server) *servertest.Server {
 	return replica
 }
 
-// A change that has not reached a replica is an error, and the call may be retried once it has.
-func TestReplicaLost(t *testing.T) {
-	t.Parallel()
-	server := servertest.Redis(t)
-	replica := replicate(t, server)
-	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
-	replica.Pause()
-	request := &idempotency.ReserveRequest{Key: key("k"), AttemptID: idempotency.NewAttemptID()}
-	if r, err := s.Reserve(t.Context(), request); err == nil {
-		t.Errorf("a Reserve that the replica does not have: %+v", r)
-	}
-	replica.Continue()
-	for {
-		r, err := s.Reserve(t.Context(), request)
-		if err == nil {
-			if r.Outcome != idempotency.Acquired || r.Attempt != 1 {
-				t.Errorf("%+v", r)
-			}
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // A server that could drop keys is refused.
 func TestRefusals(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -52,37 +51,5 @@ func TestRunsThatCannotBegin(t *testing.T) {
 	some := Report{Results: []Result{{}, {Problem: "it lies"}, {}, {Problem: "it is silent"}}}
 	if some.Failed() != 2 {
 		t.Errorf("%d of 2 failures are counted", some.Failed())
-	}
-}
-
-// TestBooksCompareLikeAModel checks, for everything that a client can report about two writes and everything that a
-// ledger can have, that the books complain exactly when the two contradict each other.
-func TestBooksCompareLikeAModel(t *testing.T) {
-	t.Parallel()
-	outcomes := []string{"", committed, notExecuted, unknown, known}
-	for said := range len(outcomes) * len(outcomes) {
-		for has := range 9 {
-			var lines []string
-			var ledger []found
-			wrong := false
-			for i, id := range []string{"a", "b"} {
-				outcome, times := outcomes[said%len(outcomes)], has%3
-				if i == 1 {
-					outcome, times = outcomes[said/len(outcomes)], has/3
-				}
-				if outcome != "" {
-					lines = append(lines, fmt.Sprintf(`{"event":"outcome","id":%q,"outcome":%q,"sequence":"%d"}`, id,
-						outcome, 10*i+1))
-				}
-				for k := range times {
-					ledger = append(ledger, found{id, uint64(10*i + 1 + k), fmt.Sprint(id, k)})
-				}
-				wrong = wrong || times > 1 || times == 1 && outcome == notExecuted ||
-					times == 0 && (outcome == committed || outcome == known)
-			}
-			if err := booksOf(t, []string{"a", "b"}, lines...).compare(ledger); (err != nil) != wrong {
-				t.Errorf("said %q, in the ledger %v: %v", lines, ledger, err)
-			}
-		}
 	}
 }

@@ -67,22 +67,6 @@ func listen(t *testing.T, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// rigged is a proxy with these faults, and then none, in front of a fake server.
-func rigged(
-	t *testing.T, faults ...faultproxy.Kind,
-) (*proxy, *fakeServer, seqledgerv1connect.LedgerServiceClient) {
-	t.Helper()
-	fake := new(fakeServer)
-	mux := http.NewServeMux()
-	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(fake))
-	p := must.Get(startProxy(listen(t, mux), 1, newTally()))(t)
-	t.Cleanup(p.close)
-	p.faults = append(append([]faultproxy.Kind(nil), faults...), make([]faultproxy.Kind, 1000)...)
-	transport := &http.Transport{Protocols: faultproxy.Protocols(false, true)}
-	t.Cleanup(transport.CloseIdleConnections)
-	return p, fake, seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+p.Address)
-}
-
 // write is a payment as the proxy sees it.
 func write(clientID string, sequence uint64) *seqledgerv1.WriteRequest {
 	p := payments.Payment{Tag: fmt.Sprintf("%s/%d", clientID, sequence), Cents: int64(sequence)}

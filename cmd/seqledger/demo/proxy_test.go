@@ -2,71 +2,32 @@ package demo
 
 import (
 	"testing"
-	"time"
-
-	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestProxySingle: what each fault does to a single call, on both of its sides
-// and in the counts.
-func TestProxySingle(t *testing.T) {
+// TestPlan: a message meets the fault that is due, and both are counted. What a fault does, package faultproxy tests.
+func TestPlan(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name     string
-		kind     faultproxy.Kind
-		arrives  int
-		answered bool
-		counts   Counts
-	}{
-		{"none", faultproxy.Pass, 1, true, Counts{Payments: 1}},
-		{"lose the request", faultproxy.Drop, 0, false, Counts{Payments: 1, LostRequests: 1}},
-		{"lose the answer", faultproxy.Lose, 1, false, Counts{Payments: 1, LostAnswers: 1}},
-		{"delay", delayed, 1, true, Counts{Payments: 1, Delayed: 1}},
-		{"twice", faultproxy.Twice, 2, true, Counts{Payments: 1, Twice: 1, Replayed: 1}},
+	for kind, counts := range map[faultproxy.Kind]Counts{
+		faultproxy.Pass:  {Payments: 1},
+		faultproxy.Drop:  {Payments: 1, LostRequests: 1},
+		faultproxy.Lose:  {Payments: 1, LostAnswers: 1},
+		faultproxy.Twice: {Payments: 1, Twice: 1},
+		delayed:          {Payments: 1, Delayed: 1},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p, fake, service := rigged(t, test.kind)
-			same := newProxy(1, nil)
-			same.faults = []faultproxy.Kind{test.kind}
-			_, wait := same.next()
-			began := time.Now()
-			response, err := service.Write(t.Context(), connect.NewRequest(write("a", 1)))
-			if (err == nil) != test.answered {
-				t.Fatalf("want an answer: %t, got the error %v", test.answered, err)
-			}
-			if test.answered && (response.Msg.GetReceipt().GetTxId() != "a/1" ||
-				response.Msg.GetReceipt().GetReplayed()) {
-				t.Errorf("want the first answer, got %v", response.Msg)
-			}
-			// A lower bound: a slow machine cannot break it.
-			if took := time.Since(began); test.kind == delayed && took < wait {
-				t.Errorf("want a delay of %s, it took %s", wait, took)
-			}
-			p.settle()
-			if got := fake.names(); len(got) != test.arrives {
-				t.Errorf("want it to arrive %d times, got %v", test.arrives, got)
-			}
-			check.Equal(t, p.tally.snapshot(), test.counts)
-		})
-	}
-}
-
-// TestProxyCountsRetries: a payment that is sent again is a retry, whatever
-// became of it before, and a copy of the proxy's own is none.
-func TestProxyCountsRetries(t *testing.T) {
-	t.Parallel()
-	p, fake, service := rigged(t, faultproxy.Drop, faultproxy.Lose, faultproxy.Twice)
-	for attempt, answered := range []bool{false, false, true} {
-		if _, err := service.Write(t.Context(), connect.NewRequest(write("a", 1))); (err == nil) != answered {
-			t.Fatalf("attempt %d: want an answer: %t, got the error %v", attempt, answered, err)
+		p := newProxy(1, newTally())
+		p.faults = []faultproxy.Kind{kind}
+		f := p.plan(&faultproxy.Message{Writes: []*seqledgerv1.WriteRequest{write("a", 1)}})
+		want := kind
+		if kind == delayed {
+			want = faultproxy.Pass
 		}
+		if waits := f.Before != nil; waits != (kind == delayed) || f.Kind != want {
+			t.Errorf("fault %d: got %v, which waits: %t", kind, f, waits)
+		}
+		check.Equal(t, p.tally.snapshot(), counts)
 	}
-	p.settle()
-	want := Counts{Payments: 1, Retried: 2, Replayed: 2, LostRequests: 1, LostAnswers: 1, Twice: 1}
-	check.Equal(t, p.tally.snapshot(), want)
-	check.Equal(t, len(fake.names()), 3, "want three arrivals: got %v")
 }

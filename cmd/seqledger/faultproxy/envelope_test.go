@@ -62,34 +62,3 @@ func TestReadEnvelopeBound(t *testing.T) {
 	}
 	check.Equal(t, input.Len(), faultproxy.MaxMessageBytes+1, "want nothing read behind the header, %d bytes are left")
 }
-
-// FuzzReadEnvelope: messages are cut where their lengths say, none is longer than is allowed, and nothing between
-// them is lost.
-func FuzzReadEnvelope(f *testing.F) {
-	one := envelope(0, "message")
-	f.Add(append(bytes.Clone(one), one...))
-	f.Add(one[:7])
-	f.Add([]byte{2, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
-	f.Fuzz(func(t *testing.T, content []byte) {
-		r := bytes.NewReader(content)
-		var got []byte
-		for {
-			one, err := faultproxy.ReadEnvelope(r)
-			if err != nil {
-				rest := content[len(got):]
-				if len(rest) >= faultproxy.HeaderBytes && errors.Is(err, io.ErrUnexpectedEOF) &&
-					binary.BigEndian.Uint32(rest[1:]) > faultproxy.MaxMessageBytes {
-					t.Errorf("memory was taken for a message whose header is %x", rest[:faultproxy.HeaderBytes])
-				}
-				break
-			}
-			if uint64(binary.BigEndian.Uint32(one[1:])) != uint64(len(one)-faultproxy.HeaderBytes) {
-				t.Errorf("a message of %d bytes has the header %x", len(one), one[:faultproxy.HeaderBytes])
-			}
-			got = append(got, one...)
-		}
-		if !bytes.HasPrefix(content, got) {
-			t.Errorf("%x came out as %x", content, got)
-		}
-	})
-}

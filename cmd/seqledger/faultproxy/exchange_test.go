@@ -1,13 +1,11 @@
-package faultproxy_test
+package faultproxy
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -19,9 +17,9 @@ type received struct {
 	header     http.Header
 }
 
-// TestForwardAndSend: the server gets the path, the query, the new body and the client's headers, without those that
+// TestExchange: the server gets the path, the query, the new body and the client's headers, without those that
 // are about the client's connection; the answer comes back whole, also when it is an error's.
-func TestForwardAndSend(t *testing.T) {
+func TestExchange(t *testing.T) {
 	t.Parallel()
 	got := make(chan received, 1)
 	server := listen(t, func(w http.ResponseWriter, r *http.Request) {
@@ -43,12 +41,9 @@ func TestForwardAndSend(t *testing.T) {
 	} {
 		original.Header.Set(name, value)
 	}
-	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
-	t.Cleanup(transport.CloseIdleConnections)
-	request := must.Get(faultproxy.Forward(t.Context(), original, server.Address, bytes.NewReader([]byte("other"))))(t)
-	reply, err := faultproxy.Send(transport, request)
-	if err != nil || reply.Status != http.StatusTeapot || reply.Header.Get("Kept") != "yes" ||
-		string(reply.Body) != "answer" {
+	reply, err := startProxy(t, server.Address, nil).exchange(t.Context(), original, []byte("other"))
+	if err != nil || reply.status != http.StatusTeapot || reply.header.Get("Kept") != "yes" ||
+		string(reply.body) != "answer" {
 		t.Errorf("want the whole answer, got %+v (%v)", reply, err)
 	}
 	r := <-got
@@ -60,24 +55,22 @@ func TestForwardAndSend(t *testing.T) {
 		check.Equal(t, r.header.Get(name), "", "want no header %s, got %q", name)
 	}
 	if original.Header.Get("Upgrade") == "" {
-		t.Error("Forward changed the client's request, which is sent again for a copy")
+		t.Error("exchange changed the client's request, which is sent again for a copy")
 	}
 }
 
-// TestSendFails: an answer that breaks off is an error, and not a short answer.
-func TestSendFails(t *testing.T) {
+// TestExchangeFails: an answer that breaks off is an error, and not a short answer.
+func TestExchangeFails(t *testing.T) {
 	t.Parallel()
 	server := listen(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")
 		_ = http.NewResponseController(w).Flush()
-		faultproxy.Abort()
+		Abort()
 	})
-	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
-	t.Cleanup(transport.CloseIdleConnections)
 	for _, backend := range []string{server.Address, "127.0.0.1:1"} {
 		original := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))(t)
-		request := must.Get(faultproxy.Forward(t.Context(), original, backend, http.NoBody))(t)
-		if reply, err := faultproxy.Send(transport, request); err == nil || reply.Status != 0 || reply.Body != nil {
+		reply, err := startProxy(t, backend, nil).exchange(t.Context(), original, nil)
+		if err == nil || reply.status != 0 || reply.body != nil {
 			t.Errorf("%s: want an error, got %+v", backend, reply)
 		}
 	}

@@ -194,38 +194,65 @@ func (p *Proxy) serveCall(w http.ResponseWriter, r *http.Request) {
 	if f.Kind == Lose {
 		Abort()
 	}
-	maps.Copy(w.Header(), got.Header)
-	w.WriteHeader(got.Status)
+	maps.Copy(w.Header(), got.header)
+	w.WriteHeader(got.status)
 	if f.Kind == Mangle {
-		_, _ = w.Write(got.Body[:len(got.Body)/2])
+		_, _ = w.Write(got.body[:len(got.body)/2])
 		_ = http.NewResponseController(w).Flush()
 		Abort()
 	}
-	_, _ = w.Write(got.Body) // the client may have disconnected
+	_, _ = w.Write(got.body) // the client may have disconnected
 }
 
 // forward returns a client's request with another body, for the server. Its answers are not compressed if they are to
 // be read.
 func (p *Proxy) forward(ctx context.Context, r *http.Request, body io.Reader) (*http.Request, error) {
-	request, err := Forward(ctx, r, p.backend, body)
-	if err == nil && p.options.Answered != nil {
+	target := *r.URL
+	target.Scheme, target.Host = "http", p.backend
+	request, err := http.NewRequestWithContext(ctx, r.Method, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = r.Header.Clone()
+	// The body's own length is the right one, and the other headers are about the client's connection.
+	for _, name := range []string{"Content-Length", "Connection", "Upgrade", "Te"} {
+		request.Header.Del(name)
+	}
+	for name := range request.Header {
+		if strings.HasPrefix(name, "Sec-Websocket-") {
+			request.Header.Del(name)
+		}
+	}
+	if p.options.Answered != nil {
 		request.Header.Del("Accept-Encoding")
 		request.Header.Del("Connect-Accept-Encoding")
 	}
-	return request, err
+	return request, nil
+}
+
+// reply is the whole answer to a call.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
 }
 
 // exchange sends a whole call and returns the whole answer.
-func (p *Proxy) exchange(ctx context.Context, r *http.Request, body []byte) (Reply, error) {
+func (p *Proxy) exchange(ctx context.Context, r *http.Request, body []byte) (reply, error) {
 	request, err := p.forward(ctx, r, bytes.NewReader(body))
 	if err != nil {
-		return Reply{}, err
+		return reply{}, err
 	}
-	reply, err := Send(p.unary, request)
-	if err == nil {
-		p.answered(r, reply.Body)
+	response, err := p.unary.RoundTrip(request)
+	if err != nil {
+		return reply{}, err
 	}
-	return reply, err
+	got, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return reply{}, err
+	}
+	p.answered(r, got)
+	return reply{response.StatusCode, response.Header, got}, nil
 }
 
 // answered hands on the receipts of an answer.

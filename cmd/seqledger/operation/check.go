@@ -5,52 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Check refuses what the ledger would refuse in any state, so that an import stops
-// before its first line and not in the middle.
-func Check(operation *seqledgerv1.Operation) error {
-	kind, op := kindOf(operation)
-	if kind == nil {
-		return errors.New("has no operation")
+// Check refuses what the ledger would refuse in any state, so that an import stops before its first line and not in the
+// middle. The error names a field as users write it, because they have not seen the request.
+func Check(operations ...*seqledgerv1.Operation) error {
+	// Whatever is refused of this request is one of the operations.
+	_, err := new(wire.Encoder).Encode(&seqledgerv1.WriteRequest{
+		Scope: &seqledgerv1.Scope{Organization: "any"}, ClientId: "any", Sequence: 1, Operations: operations,
+	}, "any")
+	invalid, is := errors.AsType[*machine.FieldError](err)
+	if !is {
+		return err
 	}
-	return kind.check(op)
-}
-
-func checkKey(name, key string) error {
-	if len(key) == 0 || len(key) > machine.MaxKeyBytes || !utf8.ValidString(key) {
-		return fmt.Errorf("%s must have 1 to %d bytes of UTF-8", name, machine.MaxKeyBytes)
+	path := strings.SplitN(invalid.Field, ".", 3) // such as operations[1], set_entity and condition.version
+	if len(path) < 3 {
+		return fmt.Errorf("%s %s", invalid.Field, invalid.Problem)
 	}
-	return nil
-}
-
-func checkValue(name string, value []byte) error {
-	if len(value) > machine.MaxValueBytes {
-		return fmt.Errorf("%s has %d bytes, at most %d are allowed", name, len(value), machine.MaxValueBytes)
+	if path[2] == "payload" { // the form for users has no such field
+		path[2] = "append"
 	}
-	return nil
-}
-
-func checkExpiry(at *timestamppb.Timestamp) error {
-	if at == nil {
-		return nil
+	place := ""
+	if len(operations) > 1 {
+		place = strings.NewReplacer("operations[", "operation ", "]", ": ").Replace(path[0])
 	}
-	last := time.Unix(0, math.MaxInt64) // the ledger's maximum
-	if t := at.AsTime(); !at.IsValid() || !t.After(time.Unix(0, 0)) || t.After(last) {
-		return fmt.Errorf("expires_at must be after 1970 and not after %s", last.UTC().Format(time.RFC3339Nano))
-	}
-	return nil
+	return fmt.Errorf("%s%s %s", place, path[2], invalid.Problem)
 }
 
 // Expired returns the first set whose entity expires before now, or nil. The ledger accepts it
@@ -60,40 +47,6 @@ func Expired(operations []*seqledgerv1.Operation, now time.Time) *seqledgerv1.Se
 		if set := operation.GetSetEntity(); set.GetExpiresAt() != nil && set.GetExpiresAt().AsTime().Before(now) {
 			return set
 		}
-	}
-	return nil
-}
-
-func checkCondition(condition *seqledgerv1.Condition) error {
-	if condition == nil {
-		return nil
-	}
-	switch c := condition.GetCondition().(type) {
-	case *seqledgerv1.Condition_NotExists:
-		if c.NotExists {
-			return nil
-		}
-	case *seqledgerv1.Condition_MustExist:
-		if c.MustExist {
-			return nil
-		}
-	case *seqledgerv1.Condition_Version:
-		return nil
-	case *seqledgerv1.Condition_ValueEquals:
-		return checkValue("condition: value_equals", c.ValueEquals)
-	}
-	return errors.New("condition must be one of not_exists: true, must_exist: true, version and value_equals")
-}
-
-// checkTotal bounds a write as a whole.
-func checkTotal(operations []*seqledgerv1.Operation) error {
-	total := 0
-	for _, operation := range operations {
-		// This is a little more than the ledger counts, which does not include the encoding.
-		total += proto.Size(operation)
-	}
-	if total > machine.MaxWriteBytes {
-		return fmt.Errorf("the operations have %d bytes together, at most %d are allowed", total, machine.MaxWriteBytes)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -77,9 +78,11 @@ func (b *builder) add(flag operationFlag) error {
 	if err := kind.flag(&op, flag.value, file); err != nil {
 		return err
 	}
+	if !utf8.ValidString(op.Key + op.Relation + op.Subject) { // a command line may have any bytes
+		return errors.New("is not UTF-8")
+	}
 	operation := op.Message()
-	// Check here, so that the message names the flag and not a field of a request that the user
-	// has not seen.
+	// Check here, so that the message names the flag.
 	if err := Check(operation); err != nil {
 		return err
 	}
@@ -160,7 +163,7 @@ func setExpiry(operation *seqledgerv1.Operation, argument string) error {
 		return errors.New("the operation expires already")
 	}
 	set.ExpiresAt = at
-	return checkExpiry(set.ExpiresAt)
+	return Check(operation)
 }
 
 // cutKey splits key=rest at the first equals sign.

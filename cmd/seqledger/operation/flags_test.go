@@ -68,6 +68,7 @@ func TestFlagsBuildRefuses(t *testing.T) {
 		{given("append-file", filepath.Dir(big)), "--append-file ", "directory"},
 		{given("relate", "a#b"), "--relate a#b: ", "RESOURCE#RELATION@SUBJECT"},
 		{given("relate", "a#@c"), "--relate ", "relation must have"},
+		{given("delete", "\xff"), "--delete \xff: ", "is not UTF-8"},
 		{given("if-exists", "k"), "--if-exists k: ", "no --set"},
 		{given("set", "k=1", "if-version", "k"), "--if-version k: ", "KEY="},
 		{given("set", "k=1", "if-version", "k=18446744073709551616"), "--if-version ", "must be a number from 0 to"},
@@ -77,7 +78,7 @@ func TestFlagsBuildRefuses(t *testing.T) {
 		{given("delete", "k", "expires-at", "k=2030-01-31T12:00:00Z"), "--expires-at ", "a delete cannot expire"},
 		{given("set", "k=1", "expires-at", "k=2030-01-31"), "--expires-at ", "is not a time with a zone"},
 		{given("set", "k=1", "expires-at", "k=1969-01-31T12:00:00Z"), "--expires-at ", "after 1970"},
-		{given("set", "k=1", "expires-at", "k=2300-01-31T12:00:00Z"), "--expires-at ", "not after 2262"},
+		{given("set", "k=1", "expires-at", "k=2300-01-31T12:00:00Z"), "--expires-at ", "must be before 2262"},
 		{given("set", "k=1", "expires-at", "k=2030-01-31T12:00:00Z", "expires-at", "k=2031-01-31T12:00:00Z"),
 			"--expires-at ", "expires already"},
 	} {

@@ -49,14 +49,9 @@ func Parse(text []byte) ([]*seqledgerv1.Operation, error) {
 			return nil, fmt.Errorf("a write has 1 to %d operations, not %d", machine.MaxOperations, len(items))
 		}
 	}
-	// Each is checked as the ledger would, so that a mistake is named by its place in the text rather
-	// than by a field of a request that the user has not seen.
 	operations := make([]*seqledgerv1.Operation, 0, len(items))
 	for i, item := range items {
 		operation, err := parseOperation(item)
-		if err == nil {
-			err = Check(operation)
-		}
 		if err != nil {
 			if len(items) > 1 {
 				err = fmt.Errorf("operation %d: %w", i, err)
@@ -65,7 +60,7 @@ func Parse(text []byte) ([]*seqledgerv1.Operation, error) {
 		}
 		operations = append(operations, operation)
 	}
-	return operations, checkTotal(operations)
+	return operations, Check(operations...)
 }
 
 // parseOperation reads one object.

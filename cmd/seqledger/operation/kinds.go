@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"time"
 	"unicode"
@@ -24,7 +23,6 @@ type operationKind struct {
 	flag func(op *message.Operation, value string, file bool) error
 	// parse parses the JSON form; nil: there is none.
 	parse func(op *message.Operation, body json.RawMessage) error
-	check func(op *message.Operation) error
 	// object describes what the operation is about.
 	object func(op *message.Operation) string
 }
@@ -32,12 +30,12 @@ type operationKind struct {
 // operationKinds are the kinds of operations. A kind that is new in the API needs a line here, a
 // flag in writeCommand, and a line in Help.
 var operationKinds = []operationKind{
-	{message.SetEntity, "set", flagSet, parseSet, checkSet, describeSet},
-	{message.DeleteEntity, "delete", flagDelete, parseDelete, checkDelete, describeDelete},
-	{message.CreateRelationship, "relate", flagRelation, parseRelation, checkRelation, describeRelation},
-	{message.DeleteRelationship, "unrelate", flagRelation, parseRelation, checkRelation, describeRelation},
-	{message.Append, "append", flagAppend, parseAppend, checkAppend, describeAppend},
-	{message.ExpireEntity, "expire", nil, nil, checkExpire, describeExpire},
+	{message.SetEntity, "set", flagSet, parseSet, describeSet},
+	{message.DeleteEntity, "delete", flagDelete, parseDelete, describeDelete},
+	{message.CreateRelationship, "relate", flagRelation, parseRelation, describeRelation},
+	{message.DeleteRelationship, "unrelate", flagRelation, parseRelation, describeRelation},
+	{message.Append, "append", flagAppend, parseAppend, describeAppend},
+	{message.ExpireEntity, "expire", nil, nil, describeExpire},
 }
 
 // kindOf returns the kind of an operation and its contents, and nil for an operation of no kind, or
@@ -80,11 +78,6 @@ func parseSet(op *message.Operation, body json.RawMessage) error {
 	return first(err, o.nothingElse())
 }
 
-func checkSet(op *message.Operation) error {
-	return first(checkKey("key", op.Key), checkValue("value", op.Value), checkExpiry(op.ExpiresAt),
-		checkCondition(op.Condition))
-}
-
 func describeSet(op *message.Operation) string {
 	object := quoted(op.Key) + "=" + Display(op.Value)
 	if op.ExpiresAt != nil {
@@ -106,10 +99,6 @@ func parseDelete(op *message.Operation, body json.RawMessage) error {
 	return first(o.text("key", &op.Key), o.condition(&op.Condition), o.nothingElse())
 }
 
-func checkDelete(op *message.Operation) error {
-	return first(checkKey("key", op.Key), checkCondition(op.Condition))
-}
-
 func describeDelete(op *message.Operation) string {
 	return quoted(op.Key) + describeCondition(op.Condition)
 }
@@ -128,10 +117,6 @@ func parseRelation(op *message.Operation, body json.RawMessage) error {
 		o.nothingElse())
 }
 
-func checkRelation(op *message.Operation) error {
-	return first(checkKey("resource", op.Key), checkKey("relation", op.Relation), checkKey("subject", op.Subject))
-}
-
 func describeRelation(op *message.Operation) string {
 	return relationshipText(op.Key, op.Relation, op.Subject)
 }
@@ -146,13 +131,7 @@ func parseAppend(op *message.Operation, body json.RawMessage) (err error) {
 	return err
 }
 
-func checkAppend(op *message.Operation) error { return checkValue("append", op.Value) }
-
 func describeAppend(op *message.Operation) string { return Display(op.Value) }
-
-func checkExpire(*message.Operation) error {
-	return errors.New("only the ledger itself expires entities; use delete")
-}
 
 func describeExpire(op *message.Operation) string { return quoted(op.Key) }
 
