@@ -90,12 +90,6 @@ func status(c net.Conn) string {
 	return strings.TrimSpace(line)
 }
 
-func postText(body string, length int) string {
-	return fmt.Sprintf(
-		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		seqledgerv1connect.LedgerServiceWriteProcedure, length, body)
-}
-
 // incompressible returns bytes that gzip makes no smaller, so that they do not fit where they are not read.
 func incompressible(n int) string {
 	b := make([]byte, n)
@@ -152,23 +146,6 @@ func TestAbuseIdleConnections(t *testing.T) {
 	h.awaitMetric(t, "seqledger_connections_refused_total", func(v float64) bool { return v >= 50 })
 	g.work(t)
 	closeAll(idle)
-	h.released(t)
-}
-
-// TestAbuseSlowHeadersAndBodies: a client that has not sent its headers takes no place, and one that has not sent its
-// body does not block the others.
-func TestAbuseSlowHeadersAndBodies(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	var slow []net.Conn
-	for range 50 {
-		slow = append(slow,
-			h.connect(t, "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "), h.connect(t, postText("{", 1<<20)))
-	}
-	h.awaitMetric(t, "seqledger_requests_open", func(v float64) bool { return v == 50 })
-	g.work(t)
-	closeAll(slow)
 	h.released(t)
 }
 

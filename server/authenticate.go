@@ -16,8 +16,25 @@ import (
 // authenticated admits requests with a valid credential, within its limits, whose procedure its role allows. Only the
 // health checks and the console run without it. It runs before a body is read.
 func (s *Server) authenticated(next http.Handler) http.Handler {
+	return s.entered(func(r *http.Request) (func(), error) { return s.admit(r, s.admission.Request) }, next)
+}
+
+// observed is authenticated for the metrics of the whole ledger.
+func (s *Server) observed(metrics http.Handler) http.Handler {
+	return s.entered(func(r *http.Request) (func(), error) { return s.admit(r, s.admission.OwnRequest) },
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := s.caller(r.Context()).Observe(); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
+				return
+			}
+			metrics.ServeHTTP(w, r)
+		}))
+}
+
+// entered lets requests in that enter takes, until they are answered.
+func (s *Server) entered(enter func(*http.Request) (leave func(), err error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, err := s.admit(r, false)
+		leave, err := enter(r)
 		if err != nil {
 			s.writeAuthError(w, r, err)
 			return
@@ -27,25 +44,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	})
 }
 
-// observed is authenticated for the metrics of the whole ledger.
-func (s *Server) observed(metrics http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, err := s.admit(r, true)
-		if err != nil {
-			s.writeAuthError(w, r, err)
-			return
-		}
-		defer leave()
-		if err := s.caller(r.Context()).Observe(); err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return
-		}
-		metrics.ServeHTTP(w, r)
-	})
-}
-
 // admit authenticates a request and counts it. leave ends the count.
-func (s *Server) admit(r *http.Request, metrics bool) (leave func(), err error) {
+func (s *Server) admit(
+	r *http.Request, count func(context.Context, admission.Party) (func(), error),
+) (leave func(), err error) {
 	ctx := r.Context()
 	if s.options.Auth != nil {
 		if callOf(ctx).caller, err = s.options.Auth.Authenticate(r.Header); err != nil {
@@ -56,12 +58,7 @@ func (s *Server) admit(r *http.Request, metrics bool) (leave func(), err error) 
 		return nil, err
 	}
 	party := s.party(ctx)
-	if metrics {
-		leave, err = s.admission.OwnRequest(ctx, party)
-	} else {
-		leave, err = s.admission.Request(ctx, party)
-	}
-	if err != nil {
+	if leave, err = count(ctx, party); err != nil {
 		return nil, err
 	}
 	if err := s.admission.Authenticated(ctx, party); err != nil {

@@ -249,32 +249,6 @@ func detailsOf(err error) []*connect.ErrorDetail {
 	return failed.Details()
 }
 
-// TestActor: it is the server's to say, on every way to write.
-func TestActor(t *testing.T) {
-	t.Parallel()
-	g := guard(t, server.Options{}, nil)
-	l, _ := g.as("writer")
-	r, err := l.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
-	if err != nil || r.Msg.Receipt.Actor != "client:writer" {
-		t.Error("Write:", r, err)
-	}
-	stream := l.WriteStream(t.Context())
-	must.Do(t, stream.Send(&seqledgerv1.WriteStreamRequest{
-		Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}))
-	answer, err := stream.Receive()
-	if err != nil || answer.Results[0].GetReceipt().GetActor() != "client:writer" {
-		t.Error("WriteStream:", answer, err)
-	}
-	_ = stream.CloseRequest()
-	_ = stream.CloseResponse()
-	// A replay has the actor of the original write.
-	root, _ := g.as("root")
-	r, err = root.Write(t.Context(), connect.NewRequest(writeOf("till-1", 1, appendOp("x"))))
-	if err != nil || !r.Msg.Receipt.Replayed || r.Msg.Receipt.Actor != "client:writer" {
-		t.Error("replay:", r, err)
-	}
-}
-
 // TestUnauthenticated: the answer is one that HTTP clients understand, and only health checks and the pages of the
 // console need no credential.
 func TestUnauthenticated(t *testing.T) {

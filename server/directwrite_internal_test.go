@@ -12,7 +12,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -20,13 +19,7 @@ import (
 // its body, and with the error at the body's end.
 func TestDirectWriteForms(t *testing.T) {
 	t.Parallel()
-	l := must.Get(ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	s := must.Get(New(Options{Ledger: l, Logger: slog.New(slog.DiscardHandler)}))(t)
+	s := newTestServer(t, Options{Logger: slog.New(slog.DiscardHandler)})
 	message := must.Get((&seqledgerv1.WriteRequest{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "c", Sequence: 1,
 		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{

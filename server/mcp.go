@@ -46,18 +46,14 @@ func (s *Server) decodedInTurn(next http.Handler) http.Handler {
 // within admits the calls that an admitted request makes. They are answered on this node, which led when the request
 // came.
 func (s *Server) within(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, err := s.admission.Within(r.Context(), s.party(r.Context()))
-		if err != nil {
-			s.writeAuthError(w, r, err)
-			return
-		}
-		defer leave()
+	return s.entered(func(r *http.Request) (func(), error) {
+		return s.admission.Within(r.Context(), s.party(r.Context()))
+	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		outer := callOf(r.Context())
 		outer.endWork()
 		inner := &call{id: outer.id, caller: outer.caller, here: true}
 		next.ServeHTTP(w, inner.begin(r))
-	})
+	}))
 }
 
 // fromAllowedPage refuses pages of other origins, because a browser sends some requests without asking first.

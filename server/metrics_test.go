@@ -12,8 +12,6 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
 )
@@ -86,44 +84,6 @@ func decisionCases() []decisionCase {
 		{"COMMITTED", writeOf("b", 1, appendOp("x"))},
 		{"TOO_MANY_STREAMS", writeOf("c", 1, appendOp("x"))},
 		{"INVALID_ARGUMENT", writeOf("a", 0, appendOp("x"))},
-	}
-}
-
-// TestEveryDecisionIsCounted: each moves its own counter, by one, and no other.
-func TestEveryDecisionIsCounted(t *testing.T) {
-	t.Parallel()
-	for _, method := range []string{"Write", "WriteStream"} {
-		t.Run(method, func(t *testing.T) {
-			t.Parallel()
-			h := startWith(t, server.Options{Ledger: openLedger(t, ledger.Options{
-				Config: machine.Config{ReceiptWindow: 1, MaxStreams: 3},
-			})})
-			_, err := h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
-				Scope: scope(), ClientId: "s", AttemptId: make([]byte, 16),
-			}))
-			if err != nil || h.results(t)["OpenSession COMMITTED"] != 1 {
-				t.Fatal(err, h.results(t))
-			}
-			send := func(m *seqledgerv1.WriteRequest) {
-				_, _ = h.client.Write(t.Context(), connect.NewRequest(m))
-			}
-			if method == "WriteStream" {
-				stream := h.client.WriteStream(within(t))
-				send = func(m *seqledgerv1.WriteRequest) {
-					must.Do(t, stream.Send(frameOf(m)))
-					receive(t, stream, 1)
-				}
-				defer end(t, stream)
-			}
-			for _, c := range decisionCases() {
-				before := h.results(t)
-				before[method+" "+c.code]++
-				send(c.request)
-				for name, n := range h.results(t) {
-					check.Equal(t, n, before[name], "%s: %s is %d", c.code, name)
-				}
-			}
-		})
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 func TestNotFoundTakesAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newKeyedServer(t, map[string]string{
+		s := newKeyedServer(t, Options{}, map[string]string{
 			"root":      `role: admin, scopes: ["*"], client_ids: ["*"]`,
 			"elsewhere": `role: reader, scopes: ["other"], limits: {reads: 1}`,
 		})

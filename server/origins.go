@@ -22,12 +22,15 @@ var forwardedHeaders = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
 }
 
-// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has forwarded. A foreign web
-// page can make its own name resolve to 127.0.0.1 (DNS rebinding). The browser then sends that name as Host, which is
-// the only difference from a local program. A proxy on this machine may set its own Host, and would let everyone who
-// can reach it do everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
-// server does.
-func (s *Server) loopbackOnly(next http.Handler) http.Handler {
+// checkHost refuses requests whose Host is not this machine, and those that a proxy has forwarded, if nothing else
+// protects the server. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The browser then
+// sends that name as Host, which is the only difference from a local program. A proxy on this machine may set its own
+// Host, and would let everyone who can reach it do everything. nginx adds no header unless it is told to, but speaks
+// HTTP/1.0, which no client of this server does. A required credential protects, too, because a foreign page has none.
+func (s *Server) checkHost(next http.Handler) http.Handler {
+	if s.options.Auth != nil || s.options.Insecure {
+		return next
+	}
 	return onlyIf(notLocal, s.admission.Visit, next)
 }
 
@@ -70,7 +73,7 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// notLocal returns why loopbackOnly refuses a request, or "".
+// notLocal returns why checkHost refuses a request, or "".
 func notLocal(r *http.Request) (problem string) {
 	const (
 		alone  = "this server answers only programs on this machine, and "

@@ -2,6 +2,8 @@ package server
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -19,6 +21,46 @@ func TestLoopbackHost(t *testing.T) {
 		"localhost@example.com": false, "127.1": false, "2130706433": false,
 	} {
 		check.Equal(t, loopbackHost(host), want, "%q: got %t", host)
+	}
+}
+
+// A server without access control answers programs on its machine alone: no page whose name leads here, and nobody for
+// whom a proxy on the machine speaks. nginx's plain proxy_pass adds no header, but speaks HTTP/1.0. The answer says why
+// and what to do.
+func TestWhoIsAnsweredWithoutAccessControl(t *testing.T) {
+	t.Parallel()
+	bare, open := newTestServer(t, Options{}), newTestServer(t, Options{Insecure: true})
+	guarded, _ := newGuardedServer(t, Options{})
+	foreign := map[string]func(*http.Request){
+		"a loopback Host": func(r *http.Request) { r.Host = "evil.example:7400" },
+		"HTTP/1.0":        func(r *http.Request) { r.ProtoMinor = 0 },
+		"--auth":          func(r *http.Request) { r.ProtoMinor = 0 },
+		"--insecure":      func(r *http.Request) { r.Header.Set("Via", "1.1 proxy") },
+	}
+	for _, name := range []string{
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
+	} {
+		foreign["the header "+name] = func(r *http.Request) { r.Header.Set(name, "192.0.2.1") }
+	}
+	ask := func(s *Server, change func(*http.Request)) (int, string) {
+		r := httptest.NewRequest(http.MethodGet, "http://localhost/healthz", http.NoBody)
+		change(r)
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	if status, text := ask(bare, func(*http.Request) {}); status != http.StatusOK {
+		t.Errorf("a program on this machine: %d %s", status, text)
+	}
+	for says, change := range foreign {
+		if status, text := ask(bare, change); status != http.StatusForbidden || !strings.Contains(text, says) {
+			t.Errorf("%s: %d %s", says, status, text)
+		}
+		for name, s := range map[string]*Server{"with an auth file": guarded, "insecure": open} {
+			if status, text := ask(s, change); status != http.StatusOK {
+				t.Errorf("%s, %s: %d %s", name, says, status, text)
+			}
+		}
 	}
 }
 

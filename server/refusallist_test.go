@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -41,8 +42,9 @@ func (h *harness) ways(t *testing.T) map[string]func(writes ...*seqledgerv1.Writ
 	}
 }
 
-// TestEveryRefusalIsListed: each way to write leaves one entry for a refused write, which says whose it was.
-func TestEveryRefusalIsListed(t *testing.T) {
+// TestEveryDecisionIsCounted: each moves its own counter of the way to write, by one, and no other; a refused write
+// leaves one entry in the list, which says whose it was.
+func TestEveryDecisionIsCounted(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"Write", "WriteBatch", "WriteStream"} {
 		t.Run(way, func(t *testing.T) {
@@ -53,10 +55,16 @@ func TestEveryRefusalIsListed(t *testing.T) {
 			must.Get(h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
 				Scope: scope(), ClientId: "s", AttemptId: make([]byte, 16),
 			})))(t)
+			check.Equal(t, h.results(t)["OpenSession COMMITTED"], 1, "%d sessions were counted")
 			send := h.ways(t)[way]
 			var want []string
 			for _, c := range decisionCases() {
+				before := h.results(t)
+				before[way+" "+c.code]++
 				send(c.request)
+				for name, n := range h.results(t) {
+					check.Equal(t, n, before[name], "%s: %s is %d", c.code, name)
+				}
 				if c.code != "COMMITTED" && c.code != "REPLAYED" {
 					want = append(want, fmt.Sprintf("%d %s %s acme/main %s %d", len(want)+1, c.code, way,
 						c.request.ClientId, c.request.Sequence))

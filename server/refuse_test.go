@@ -173,25 +173,3 @@ func TestLargestWrite(t *testing.T) {
 		must.Do(t, check.Err(client.Write(t.Context(), connect.NewRequest(request))), "%v", name)
 	}
 }
-
-func TestHostMustBeLoopback(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	before := h.state(t)
-	for _, path := range []string{seqledgerv1connect.LedgerServiceWriteProcedure, "/metrics", "/healthz", "/"} {
-		for host, want := range map[string]bool{"evil.example": false, "evil.example:7400": false,
-			"localhost:1": true} {
-			request := must.Get(http.NewRequest(http.MethodPost, h.url+path,
-				strings.NewReader(`{`+good+`,"operations":[{"append":{}}]}`)))(t)
-			if want {
-				request.Body, request.ContentLength = http.NoBody, 0
-			}
-			request.Header.Set("Content-Type", "application/json")
-			request.Host = host
-			if status, _, _ := h.do(t, request); (status != http.StatusForbidden) != want {
-				t.Errorf("%s with the Host %q: got %d", path, host, status)
-			}
-		}
-	}
-	check.Equal(t, h.state(t), before, "a request with a foreign Host changed the ledger: %v")
-}

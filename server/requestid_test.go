@@ -1,13 +1,11 @@
 package server_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -19,22 +17,7 @@ import (
 )
 
 // logBook keeps what a server logs.
-type logBook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBook) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBook) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
+type logBook struct{ syncBuffer }
 
 // lines returns the logged objects with a message.
 func (b *logBook) lines(t testing.TB, message string) (found []map[string]any) {

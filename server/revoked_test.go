@@ -39,7 +39,7 @@ type keyedServer struct {
 	keys    map[string]string
 }
 
-func newKeyedServer(t *testing.T, rights map[string]string) *keyedServer {
+func newKeyedServer(t *testing.T, o Options, rights map[string]string) *keyedServer {
 	t.Helper()
 	s := &keyedServer{
 		path: filepath.Join(t.TempDir(), "auth.yaml"), entries: map[string]string{}, keys: map[string]string{},
@@ -52,7 +52,7 @@ func newKeyedServer(t *testing.T, rights map[string]string) *keyedServer {
 		s.keys[id], s.entries[id] = key, fmt.Sprintf("- {id: %s, hash: %q, %s}\n", id, hash, rights)
 	}
 	s.save(t)
-	o := Options{Logger: slog.New(slog.DiscardHandler)}
+	o.Logger = slog.New(slog.DiscardHandler)
 	o.Auth = must.Get(auth.Open(s.path, auth.Options{Logger: o.Logger}))(t)
 	s.Server = newTestServer(t, o)
 	return s
@@ -157,7 +157,7 @@ func TestCallThatWaitedIsAuthorizedAgain(t *testing.T) {
 		t.Run(path.Base(procedure), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newKeyedServer(t, map[string]string{
+				s := newKeyedServer(t, Options{}, map[string]string{
 					"caller": `role: admin, scopes: ["*"], client_ids: ["*"]`, "other": `role: reader, scopes: ["*"]`,
 				})
 				scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}

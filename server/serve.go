@@ -147,12 +147,3 @@ func (s *Server) accept(hs *http.Server, l net.Listener) error {
 	}
 	return hs.ServeTLS(l, "", "") // the certificate is in the configuration
 }
-
-// checkHost refuses a foreign Host if nothing else protects the server. A required credential protects too, because a
-// foreign web page has none.
-func (s *Server) checkHost(next http.Handler) http.Handler {
-	if s.options.Auth != nil || s.options.Insecure {
-		return next
-	}
-	return s.loopbackOnly(next)
-}

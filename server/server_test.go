@@ -187,47 +187,6 @@ var wire = map[string][]connect.ClientOption{
 	"grpc-web json": {connect.WithGRPCWeb(), connect.WithProtoJSON()},
 }
 
-func TestEveryProtocol(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	for name, options := range wire {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
-			request := writeOf("client of "+name, 1, setOp("key of "+name, "value"))
-			answer := must.Get(client.Write(t.Context(), connect.NewRequest(request)))(t)
-			if r := answer.Msg.Receipt; r.Sequence != 1 || len(r.Results) != 1 || r.Actor != "system:anonymous" {
-				t.Error("receipt:", r)
-			}
-			again, err := client.Write(t.Context(), connect.NewRequest(request))
-			if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.TxId != answer.Msg.Receipt.TxId {
-				t.Error("a retry must get the first receipt, replayed:", again, err)
-			}
-			_, err = client.Write(t.Context(), connect.NewRequest(writeOf("client of "+name, 9, appendOp("x"))))
-			e := mustRefuse(t, err, connect.CodeFailedPrecondition,
-				seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP)
-			if e.LastCommittedSequence != 1 {
-				t.Error("the refusal must tell the last sequence:", e)
-			}
-			entity, err := client.GetEntity(t.Context(), connect.NewRequest(
-				&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "key of " + name}))
-			if err != nil || string(entity.Msg.Entity.Value) != "value" ||
-				entity.Msg.Entity.TxId != answer.Msg.Receipt.TxId {
-				t.Error("entity:", entity, err)
-			}
-			stream := client.WriteStream(t.Context())
-			must.Do(t, stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
-				writeOf("client of "+name, 2, appendOp("x")),
-			}}))
-			got, err := stream.Receive()
-			if err != nil || got.Results[0].GetReceipt().GetSequence() != 2 {
-				t.Error("stream:", got, err)
-			}
-			must.Do(t, errors.Join(stream.CloseRequest(), stream.CloseResponse()))
-		})
-	}
-}
-
 // post sends a body as curl would and returns the status, headers and body.
 func (h *harness) post(t testing.TB, procedure, contentType, body string) (int, http.Header, string) {
 	t.Helper()

@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -56,40 +55,6 @@ func end(t testing.TB, stream *clientStream) {
 	must.Do(t, stream.CloseResponse())
 }
 
-func TestStreamAnswersInOrder(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	for name, options := range wire {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
-			stream := client.WriteStream(within(t))
-			const frames, size = 50, 7
-			var group sync.WaitGroup
-			group.Go(func() {
-				for f := range frames {
-					var writes []*seqledgerv1.WriteRequest
-					for i := range size {
-						writes = append(writes,
-							writeOf("client of "+name, uint64(f*size+i)+1, appendOp(fmt.Sprint(f, i))))
-					}
-					if err := stream.Send(frameOf(writes...)); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-			for i, r := range receive(t, stream, frames*size) {
-				if got := r.GetReceipt().GetSequence(); got != uint64(i)+1 {
-					t.Fatalf("result %d is %v, want sequence %d", i, r, i+1)
-				}
-			}
-			group.Wait()
-			end(t, stream)
-		})
-	}
-}
-
 // A stream whose writes come one at a time is committed and answered by its reader. Whoever answers, the results are in
 // order, also where several writes come at once.
 func TestReaderCommitsLoneWrites(t *testing.T) {
@@ -129,45 +94,6 @@ func TestReaderCommitsLoneWrites(t *testing.T) {
 	}
 }
 
-func TestStreamGoesOnAfterARefusal(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	stream := h.client.WriteStream(within(t))
-	proven := writeOf("c", 2, appendOp("x"), setOp("k", "v"))
-	proven.IncludeProof = true
-	must.Do(t, stream.Send(frameOf(
-		writeOf("c", 1, appendOp("x")),
-		writeOf("c", 3, appendOp("x")), // a gap
-		writeOf("c", 0, appendOp("x")), // invalid
-		proven,
-		writeOf("c", 1, appendOp("x")), // a retry
-		writeOf("c", 2, appendOp("y")), // another payload
-	)))
-	r := receive(t, stream, 6)
-	if r[0].GetReceipt().GetSequence() != 1 || r[0].GetReceipt().GetReplayed() {
-		t.Error("first write:", r[0])
-	}
-	if e := r[1].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP ||
-		e.LastCommittedSequence != 1 {
-		t.Error("gap:", r[1])
-	}
-	if e := r[2].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT ||
-		e.Field != "sequence" {
-		t.Error("invalid write:", r[2])
-	}
-	if m := r[3].GetReceipt(); m.GetSequence() != 2 || len(m.GetResults()) != 2 || m.GetProof() == nil ||
-		m.GetBlockHeader() == nil {
-		t.Error("write with a proof:", r[3])
-	}
-	if m := r[4].GetReceipt(); !m.GetReplayed() || m.GetTxId() != r[0].GetReceipt().GetTxId() || m.GetProof() != nil {
-		t.Error("retry:", r[4])
-	}
-	if e := r[5].GetError(); e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED {
-		t.Error("other payload:", r[5])
-	}
-	end(t, stream)
-}
-
 func TestStreamRefusesWhatIsNoFrame(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -198,21 +124,6 @@ func TestStreamRefusesWhatIsNoFrame(t *testing.T) {
 	if err != nil || state.Msg.State.Status != seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN {
 		t.Error("a refused frame must change nothing:", state, err)
 	}
-}
-
-func TestHalfCloseAnswersEverything(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	stream := h.client.WriteStream(within(t))
-	const frames = 100
-	for i := range frames {
-		must.Do(t, stream.Send(frameOf(writeOf("c", uint64(i)+1, appendOp("x")))))
-	}
-	must.Do(t, stream.CloseRequest())
-	if r := receive(t, stream, frames); r[frames-1].GetReceipt().GetSequence() != frames {
-		t.Error(r[frames-1])
-	}
-	end(t, stream)
 }
 
 func TestEmptyStreamsAndFrames(t *testing.T) {

@@ -21,27 +21,6 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
-	t.Parallel()
-	for name, options := range wire {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := start(t)
-			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
-			stream := client.WriteStream(within(t))
-			must.Do(t, stream.Send(frameOf(writeOf("c", 1, appendOp("x")))))
-			receive(t, stream, 1)
-			stopped := make(chan error, 1)
-			go func() { stopped <- h.stop() }() // ends with the drain; received below
-			_, err := stream.Receive()
-			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-			_ = stream.CloseRequest()
-			_ = stream.CloseResponse()
-			must.Do(t, <-stopped, "Serve must end without an error once all is answered")
-		})
-	}
-}
-
 // TestDrainUnderLoad: whatever a stream sent, its results are a prefix of receipts, then DRAINING, then the end; and
 // every receipt is in the ledger.
 func TestDrainUnderLoad(t *testing.T) {

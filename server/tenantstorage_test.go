@@ -2,8 +2,6 @@ package server_test
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 )
 
@@ -153,81 +152,44 @@ func TestDiskReserve(t *testing.T) {
 	check.Equal(t, h.metric(t, "seqledger_disk_reserve_level"), "2", "the metrics say: %v")
 }
 
-// A server without access control answers programs on its machine alone, and not those for which a proxy on it speaks.
-func TestForwardedRequestsAreRefused(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := guard(t, server.Options{}, nil)
-	open := startWith(t, server.Options{Insecure: true})
-	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"} {
-		for name, test := range map[string]struct {
-			h    *harness
-			want int
-		}{"without an auth file": {h, 403}, "with one": {g.harness, 200}, "insecure": {open, 200}} {
-			request := must.Get(http.NewRequestWithContext(within(t), http.MethodGet, test.h.url+"/healthz",
-				http.NoBody))(t)
-			request.Header.Set(header, "192.0.2.1")
-			if status, _, text := test.h.do(t, request); status != test.want ||
-				status == 403 && !strings.Contains(text, header) {
-				t.Errorf("%s, %s: %d %s", name, header, status, text)
-			}
-		}
-	}
-}
-
-// nginx's plain proxy_pass adds no header, and speaks HTTP/1.0, as no program does that is meant for this server.
-func TestHTTP10IsRefused(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := guard(t, server.Options{}, nil)
-	for name, test := range map[string]struct {
-		h    *harness
-		want string
-	}{
-		"without an auth file": {h, "403"}, "with one": {g.harness, "200"},
-		"insecure": {startWith(t, server.Options{Insecure: true}), "200"},
-	} {
-		host := strings.TrimPrefix(test.h.url, "http://")
-		c := test.h.connect(t, "GET /healthz HTTP/1.0\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
-		answer := must.Get(io.ReadAll(c))(t)
-		status, _, _ := strings.Cut(string(answer), "\r\n")
-		if !strings.Contains(status, test.want) {
-			t.Errorf("%s: %s, want %s", name, status, test.want)
-		}
-		if test.want == "403" && (!strings.Contains(string(answer), "HTTP/1.0") ||
-			!strings.Contains(string(answer), "--auth")) {
-			t.Errorf("the answer says neither why nor what to do: %s", answer)
-		}
-	}
-}
-
-// A write whose caller repeatedly timed out, because the disk is slow, is stored once.
+// A write whose caller repeatedly timed out, because the disk is slow, is stored once and counted once.
 func TestASlowDiskCostsNoQuota(t *testing.T) {
 	t.Parallel()
-	g := tenants(t, server.Options{})
-	l, admin := g.as("bad")
-	const size, repeats = 300 << 10, 3
-	release := g.stall(t)
-	for i := range int64(repeats) {
-		ctx, cancel := context.WithCancel(within(t))
-		given := make(chan error, 1)
-		go func() { // ends with ctx; received below
-			_, err := l.Write(ctx, connect.NewRequest(writeIn("bad", "c", 1, appendOp(strings.Repeat("x", size)))))
-			given <- err
-		}()
-		for g.ledger.Stats().QueuedBytes <= (i+1)*size && ctx.Err() == nil {
-			runtime.Gosched()
-		}
-		cancel()
-		check.Equal(t, connect.CodeOf(<-given), connect.CodeCanceled, "a write on a disk that stands still: %v")
-	}
-	release()
-	must.Get(l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))))(t)
-	const want, more = size + 1, 2_000 // for what there is beside payloads
-	for stored, ctx := int64(0), within(t); stored < want; {
-		answer := must.Get(admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
-		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
-			t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
-		}
+	type client = seqledgerv1connect.LedgerServiceClient
+	for way, write := range map[string]func(ctx context.Context, l client, m *seqledgerv1.WriteRequest) error{
+		"Write": func(ctx context.Context, l client, m *seqledgerv1.WriteRequest) error {
+			return check.Err(l.Write(ctx, connect.NewRequest(m)))
+		},
+		"WriteBatch": func(ctx context.Context, l client, m *seqledgerv1.WriteRequest) error {
+			return check.Err(l.WriteBatch(ctx, batchOf(m)))
+		},
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			g := tenants(t, server.Options{})
+			l, admin := g.as("bad")
+			const size, repeats = 300 << 10, 3
+			release := g.stall(t)
+			for i := range int64(repeats) {
+				ctx, cancel := context.WithCancel(within(t))
+				given := make(chan error, 1)
+				// Ends with ctx; received below.
+				go func() { given <- write(ctx, l, writeIn("bad", "c", 1, appendOp(strings.Repeat("x", size)))) }()
+				for g.ledger.Stats().QueuedBytes <= (i+1)*size && ctx.Err() == nil {
+					runtime.Gosched()
+				}
+				cancel()
+				check.Equal(t, connect.CodeOf(<-given), connect.CodeCanceled, "a write on a disk that stands still: %v")
+			}
+			release()
+			must.Do(t, write(within(t), l, writeIn("bad", "c", 2, appendOp("x"))))
+			const want, more = size + 1, 2_000 // for what there is beside payloads
+			for stored, ctx := int64(0), within(t); stored < want; {
+				answer := must.Get(admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
+				if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
+					t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
+				}
+			}
+		})
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,22 +19,13 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
-	"github.com/seqledger/seqledger/server/auth"
 )
 
 // newGuardedServer returns a server that asks for a credential, and one.
 func newGuardedServer(t *testing.T, o Options) (s *Server, key string) {
 	t.Helper()
-	key, hash, err := auth.NewKey("root")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "auth.yaml")
-	entry := fmt.Sprintf("keys:\n- {id: root, hash: %q, role: admin, scopes: [\"*\"], client_ids: [\"*\"]}\n", hash)
-	must.Do(t, os.WriteFile(path, []byte(entry), 0o600))
-	o.Logger = slog.New(slog.DiscardHandler)
-	o.Auth = must.Get(auth.Open(path, auth.Options{Logger: o.Logger}))(t)
-	return newTestServer(t, o), key
+	guarded := newKeyedServer(t, o, map[string]string{"root": `role: admin, scopes: ["*"], client_ids: ["*"]`})
+	return guarded.Server, guarded.keys["root"]
 }
 
 // deadlines records the deadlines of a response.

@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -38,38 +36,6 @@ func results(answer *connect.Response[seqledgerv1.WriteBatchResponse]) string {
 		}
 	}
 	return strings.Join(words, ", ")
-}
-
-// A batch is decided in its order, in every protocol, and a repeat of it gets the same receipts.
-func TestWriteBatchInEveryProtocol(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	for name, options := range wire {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
-			batch := []*seqledgerv1.WriteRequest{
-				writeOf("a "+name, 1, setOp("a "+name, "1")), writeOf("b "+name, 1, appendOp("x")),
-				writeOf("a "+name, 3, appendOp("gap")), writeOf("a "+name, 2, setOp("a "+name, "2"), appendOp("y")),
-				writeOf("", 3, appendOp("nobody")), writeOf("a "+name, 3, appendOp("z")),
-			}
-			first := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
-			must.Equal(t, results(first), "1, 1, SEQUENCE_GAP, 2, INVALID_ARGUMENT, 3", "results: %v")
-			check.Equal(t, first.Msg.Results[4].GetError().Field, "client_id",
-				"the invalid write's error does not name the field: %v")
-			check.Equal(t, len(first.Msg.Results[3].GetReceipt().Results), 2, "results of two operations: %v")
-			again := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
-			// The third write is now a repeat of a number that stands for another payload.
-			check.Equal(t, results(again), "again 1, again 1, SEQUENCE_REUSED, again 2, INVALID_ARGUMENT, again 3",
-				"results of the repeat: %v")
-			for i := range first.Msg.Results {
-				if a, b := first.Msg.Results[i].GetReceipt(),
-					again.Msg.Results[i].GetReceipt(); a.GetTxId() != b.GetTxId() {
-					t.Errorf("the receipts of write %d are %v and %v", i, a, b)
-				}
-			}
-		})
-	}
 }
 
 // Single writes, streams and batches are the same writes.
@@ -201,41 +167,6 @@ func TestWriteBatchIsBounded(t *testing.T) {
 	_, err = small.WriteBatch(within(t), batchOf(writeIn("bad", "s", 3, large)))
 	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
 	g.mustServe(t, "b")
-}
-
-// A caller that does not wait for the answer learns that the outcome is unknown. What the batch commits is stored once,
-// and counted once.
-func TestWriteBatchWhoseCallerLeft(t *testing.T) {
-	t.Parallel()
-	g := tenants(t, server.Options{})
-	l, admin := g.as("bad")
-	const size = 300 << 10
-	payload := appendOp(strings.Repeat("x", size))
-	release := g.stall(t)
-	ctx, cancel := context.WithCancel(within(t))
-	given := make(chan error, 1)
-	go func() { // ends with ctx; received below
-		_, err := l.WriteBatch(ctx, batchOf(writeIn("bad", "c", 1, payload)))
-		given <- err
-	}()
-	for g.ledger.Stats().QueuedBytes <= size && ctx.Err() == nil {
-		runtime.Gosched()
-	}
-	cancel()
-	check.Equal(t, connect.CodeOf(<-given), connect.CodeCanceled, "a batch on a disk that stands still: %v")
-	release()
-	answer, err := l.WriteBatch(within(t), batchOf(writeIn("bad", "c", 1, payload),
-		writeIn("bad", "c", 2, appendOp("x"))))
-	if err != nil || results(answer) != "again 1, 2" {
-		t.Fatal(results(answer), err)
-	}
-	const want, more = size + 1, 2_000 // for what there is beside payloads
-	for stored, ctx := int64(0), within(t); stored < want; {
-		answer := must.Get(admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
-		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
-			t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
-		}
-	}
 }
 
 // A late answer says on the wire that the outcome is unknown.

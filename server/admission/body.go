@@ -241,7 +241,7 @@ func (b *Body) wait(n int64) error {
 }
 
 func (b *Body) refuse(o Owner) error {
-	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o, roomRetry))
+	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o))
 }
 
 // Release releases a message's memory. It is called by the reading goroutine, or after that has ended.

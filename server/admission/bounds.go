@@ -137,7 +137,7 @@ func (c *Controller) release(p Party, b Bound, n int64) {
 func (c *Controller) admit(ctx context.Context, p Party, b Bound, n int64) (release func(), err error) {
 	release, full := c.take(p, b, n)
 	if full != ownerCount {
-		return nil, c.refuse(ctx, b, full, table[b].retry)
+		return nil, c.refuse(ctx, b, full)
 	}
 	return release, nil
 }
@@ -152,7 +152,7 @@ func (c *Controller) await(ctx context.Context, p Party, b Bound, n int64, all b
 	case all:
 		err = c.used[b].Acquire(ctx, n, c.total(b))
 	case !c.used[b].TryAcquire(n, c.total(b)):
-		err = c.refuse(ctx, b, OfServer, table[b].retry)
+		err = c.refuse(ctx, b, OfServer)
 	}
 	if err != nil {
 		p.Share.used[b].Release(n)
@@ -169,8 +169,13 @@ func (c *Controller) shareOwner() Owner {
 	return OfServer
 }
 
-// refuse counts a refusal and returns it.
-func (c *Controller) refuse(ctx context.Context, b Bound, o Owner, retry time.Duration) error {
+// refuse counts a refusal and returns it, with the bound's time after which to retry.
+func (c *Controller) refuse(ctx context.Context, b Bound, o Owner) error {
+	return c.refuseFor(ctx, b, o, table[b].retry)
+}
+
+// refuseFor is refuse with another time.
+func (c *Controller) refuseFor(ctx context.Context, b Bound, o Owner, retry time.Duration) error {
 	c.refusals[b][o].Add(1)
 	if o == OfServer || b == DiskReserve {
 		c.overload.refuse(ctx, c.logger, b.String())

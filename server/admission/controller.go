@@ -94,7 +94,7 @@ func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err
 	}
 	own := &p.Share.used[Requests]
 	if !own.TryAcquire(1, c.limit(p, Requests)) {
-		return nil, c.refuse(ctx, Requests, OfCredential, busyRetry)
+		return nil, c.refuse(ctx, Requests, OfCredential)
 	}
 	if err := c.begin(ctx, p); err != nil {
 		own.Release(1)
@@ -106,7 +106,7 @@ func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err
 // begin counts a request that begins. The error is a *Refusal.
 func (c *Controller) begin(ctx context.Context, p Party) error {
 	if wait := p.Share.requestPace.take(1, p.Limits.RequestsPerSecond, false); wait > 0 {
-		return c.refuse(ctx, RequestsPerSecond, OfCredential, wait)
+		return c.refuseFor(ctx, RequestsPerSecond, OfCredential, wait)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ const answerCopies = 2
 // answer that is then refused is as expensive as sending one. It charges nothing.
 func (c *Controller) MayAnswer(ctx context.Context, p Party, size int) error {
 	if !p.Share.used[AnswerBytes].mayAcquire(answerCopies*int64(size), c.limit(p, AnswerBytes)) {
-		return c.refuse(ctx, AnswerBytes, c.shareOwner(), busyRetry)
+		return c.refuse(ctx, AnswerBytes, c.shareOwner())
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 		return nil
 	}
 	if v.conn != nil && !c.connections.identify(v.conn, p) {
-		return c.refuse(ctx, Connections, c.shareOwner(), busyRetry)
+		return c.refuse(ctx, Connections, c.shareOwner())
 	}
 	v.authenticated = true
 	v.deadlines.admitted()

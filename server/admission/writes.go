@@ -33,7 +33,7 @@ func (c *Controller) write(ctx context.Context, p Party, w Work) (done func(), e
 	// The rate comes first, because a write for which there is no space is slowed, too: it has arrived, and is looked
 	// up among those that are committed.
 	if wait := p.Share.writePace.take(writeUnits(w.Writes, w.Bytes), p.Limits.WritesPerSecond, false); wait > 0 {
-		return nil, c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+		return nil, c.refuseFor(ctx, WritesPerSecond, OfCredential, wait)
 	}
 	if err := c.mayStore(ctx, p, w); err != nil {
 		return nil, err
@@ -76,10 +76,10 @@ func (c *Controller) mayQueue(ctx context.Context, p Party, bytes int64) error {
 		return nil
 	}
 	if wait := p.Share.writePace.delay(p.Limits.WritesPerSecond); wait > 0 {
-		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
+		return c.refuseFor(ctx, WritesPerSecond, OfCredential, wait)
 	}
 	if !p.Share.used[QueuedBytes].mayAcquire(bytes+CommandOverhead, maxQueuedBytes) {
-		return c.refuse(ctx, QueuedBytes, OfCredential, roomRetry)
+		return c.refuse(ctx, QueuedBytes, OfCredential)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (c *Controller) DiskRoom() (below, ample bool) {
 // MayWrite returns a *Refusal while the disk has less free space than the reserve.
 func (c *Controller) MayWrite(ctx context.Context) error {
 	if c.disk.level() == diskFull {
-		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
+		return c.refuse(ctx, DiskReserve, OfServer)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (c *Controller) mayStore(ctx context.Context, p Party, w Work) error {
 		beyond = finishBytes
 	}
 	if c.shares && c.accounts.full(p, c.disk.level(), beyond) {
-		return c.refuse(ctx, StoredBytes, OfCredential, fullRetry)
+		return c.refuse(ctx, StoredBytes, OfCredential)
 	}
 	return nil
 }

@@ -16,26 +16,10 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// logBuffer may be read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *logBuffer) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+// debugLog logs everything to a buffer. No other goroutine may log meanwhile.
+func debugLog() (*bytes.Buffer, *slog.Logger) {
+	log := new(bytes.Buffer)
+	return log, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 const readsAcme = "role: reader, scopes: [acme]"
@@ -248,8 +232,8 @@ func TestLogsHaveNoSecret(t *testing.T) {
 	key, entry := newKey(t, "a", readsAcme)
 	token := esToken(t, claimsWith(map[string]any{"aud": "other"}))
 	dir := writeFiles(t, map[string]string{"auth.yaml": "keys:\n" + entry + tokensFile, "jwks.json": testKeys().jwks})
-	log := new(logBuffer)
-	a := must.Get(Open(dir+"/auth.yaml", Options{Logger: log.logger()}))(t)
+	log, logger := debugLog()
+	a := must.Get(Open(dir+"/auth.yaml", Options{Logger: logger}))(t)
 	said := ""
 	for _, text := range []string{key, key + "x", strings.Replace(key, "sl_a", "sl_b", 1), token, token + "x"} {
 		_, err := a.Authenticate(bearer(text))

@@ -115,8 +115,8 @@ func TestFileModes(t *testing.T) {
 		for _, name := range []string{"auth.yaml", "jwks.json"} {
 			dir := writeFiles(t, map[string]string{"auth.yaml": tokensFile, "jwks.json": testKeys().jwks})
 			must.Do(t, os.Chmod(filepath.Join(dir, name), mode))
-			log := new(logBuffer)
-			_, err := Open(filepath.Join(dir, "auth.yaml"), Options{Logger: log.logger()})
+			log, logger := debugLog()
+			_, err := Open(filepath.Join(dir, "auth.yaml"), Options{Logger: logger})
 			refuse, warn := strings.HasPrefix(want, "chmod"), want == "warn"
 			if (err != nil) != refuse || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%s with %04o: %v", name, mode, err)
