@@ -115,18 +115,13 @@ func (f *Files) Forget(s Start) {
 	f.handles.drop(s.Number)
 }
 
-// RemoveDropped removes the files before the start, from the first on, so that a crash leaves no gap among
-// those that are left.
+// RemoveDropped removes the files before the start, from the first on, so that a crash leaves no gap among those that
+// are left. The start must be recorded durably. After Open, too, they may be there still.
 func (f *Files) RemoveDropped() error {
 	numbers, err := List(f.disk)
 	if err != nil {
 		return err
 	}
-	return f.removeDropped(numbers)
-}
-
-// removeDropped is RemoveDropped for the given files.
-func (f *Files) removeDropped(numbers []uint64) error {
 	removed := false
 	for _, number := range numbers {
 		if number >= f.first.Load() {

@@ -26,6 +26,7 @@ type filesModel struct {
 
 func (m *filesModel) open(t *rapid.T) {
 	m.files = must.Get(Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start, Sealed: m.sealed}))(t)
+	must.Do(t, m.files.RemoveDropped())
 	// What the log has behind the checkpoint.
 	for _, r := range m.records {
 		if r.last > m.covered {

@@ -16,8 +16,8 @@ type Options struct {
 	// Mark is what the checkpoint recorded; for a new directory its ID and SealBytes
 	// alone.
 	Mark Mark
-	// Start is where the files begin; the zero Start is the first file. What lies before it was dropped, and
-	// is removed.
+	// Start is where the files begin; the zero Start is the first file. What lies before it was dropped; see
+	// RemoveDropped.
 	Start Start
 	// Sealed is what earlier checkpoints recorded of sealed files, in order; some of them or all may be missing.
 	Sealed []SealedFile
@@ -40,9 +40,6 @@ func Open(o Options) (*Files, error) {
 	numbers, err := List(f.disk)
 	if err == nil {
 		err = f.open(numbers, o)
-	}
-	if err == nil && !o.ReadOnly {
-		err = f.removeDropped(numbers)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -92,6 +92,35 @@ func TestDropBlocks(t *testing.T) {
 	}
 }
 
+// A start removes dropped files once it is settled where they begin: what it has read may be in the system's cache
+// alone, and after a loss of power the files would begin before those that are left.
+func TestFilesStayUntilTheirStartIsSettled(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	apply(t, s, 40)
+	flush(t, s)
+	all, old := fileNumbers(t, s.path), map[string][]byte{}
+	for _, number := range all {
+		name := filepath.Join(BlocksOf(s.path), blockfile.Name(number))
+		old[name] = must.Get(os.ReadFile(name))(t)
+	}
+	must.Get(s.DropBlocks(20))(t)
+	must.Do(t, s.Close())
+	for name, b := range old { // it was killed before it removed any
+		must.Do(t, os.WriteFile(name, b, 0o600))
+	}
+	begun := &Store{path: s.path, memory: newPool(), active: new(overlay), advanced: func() {}}
+	must.Do(t, begun.openBolt(Options{}))
+	must.Get(begun.checkPages(nil))(t)
+	must.Do(t, begun.load(Options{Identity: testIdentity}))
+	must.Equal(t, len(fileNumbers(t, s.path)), len(all), "%d files before it is settled")
+	must.Do(t, begun.Close())
+	s = reopen(t, s.path)
+	if left := fileNumbers(t, s.path); len(left) == len(all) {
+		t.Errorf("%d files are left of %d", len(left), len(all))
+	}
+}
+
 // A file that must be there is missed, though others before it have been dropped.
 func TestMissingFileBehindTheStart(t *testing.T) {
 	t.Parallel()

@@ -148,6 +148,9 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if err == nil && !readOnly && !o.NoSync {
 		err = s.settle(meta)
 	}
+	if err == nil && !readOnly {
+		err = s.blocks.RemoveDropped() // not before it is settled where they begin
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

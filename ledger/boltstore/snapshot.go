@@ -94,11 +94,12 @@ type SnapshotFile struct {
 }
 
 // Files returns what makes up the snapshot: the state file first, then the block
-// files in order.
+// files in order. The copy of any of them ends with [ErrNoRoom] before the snapshot would delay a flush.
 func (sn *Snapshot) Files() []SnapshotFile {
 	files := []SnapshotFile{{filepath.Base(sn.store.path), 0, sn.tx.Size(), sn.copyState}}
 	for _, part := range sn.store.blocks.Parts(sn.mark) {
-		files = append(files, SnapshotFile{BlocksName + "/" + part.Name, part.Number, part.Size, part.CopyTo})
+		copyTo := func(w io.Writer) error { return part.CopyTo(&roomyWriter{store: sn.store, w: w}) }
+		files = append(files, SnapshotFile{BlocksName + "/" + part.Name, part.Number, part.Size, copyTo})
 	}
 	return files
 }

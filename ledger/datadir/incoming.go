@@ -155,7 +155,8 @@ func (d *Directory) finishReplace(step func(what string) error) error {
 	if err != nil {
 		return err
 	}
-	var steps []changeStep
+	// A start may have found the marker in the system's cache alone.
+	steps := []changeStep{{"sync the marker", in.sync}}
 	if moved == 0 {
 		for _, name := range replacedParts() {
 			steps = append(steps, changeStep{"remove " + name, func() error { return os.RemoveAll(d.file(name)) }})

@@ -105,7 +105,8 @@ func TestReplaceIsFinishedByTheNextOpen(t *testing.T) {
 		return nil
 	}
 	must.Do(t, d.replace(check))
-	if want := 1 + len(replacedParts()) + 1 + len(replacedParts()) + 3; len(steps) != want {
+	if want := 2 + len(replacedParts()) + 1 + len(replacedParts()) + 3; len(steps) != want ||
+		steps[1] != "sync the marker" { // a start may have found it in the system's cache alone
 		t.Errorf("there were the steps %q, want %d", steps, want)
 	}
 	if got := partsOf(t, path); got != "new" || names(t, path) != "LEDGER LOCK blocks log state.db state.sum" {

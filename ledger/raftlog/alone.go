@@ -69,6 +69,10 @@ func settleAlone(final, before string) error {
 	} else if err != nil {
 		return err
 	}
+	// Its name may be in the system's cache alone.
+	if err := syncDir(filepath.Dir(final)); err != nil {
+		return err
+	}
 	return os.RemoveAll(before)
 }
 

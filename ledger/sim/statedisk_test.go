@@ -156,10 +156,11 @@ func newMemoryDisk() *memoryDisk {
 
 func (d *memoryDisk) openBlocks() error {
 	blocks, err := blockfile.Open(blockfile.Options{Disk: d.disk, Mark: d.mark, Start: d.start})
-	if err == nil {
-		d.blocks = blocks
+	if err != nil {
+		return err
 	}
-	return err
+	d.blocks = blocks
+	return d.removeFiles()
 }
 
 // Put records the change; a memoryDisk is the machine.Tx of its own updates.

@@ -73,6 +73,7 @@ type Sums struct {
 	spare   int64 // spareBytes; only tests give another
 
 	txid uint64
+	last int64  // where its record begins, as far as Open has read it
 	end  int64  // of its record
 	sum  uint32 // the CRC-32C of that
 
@@ -136,7 +137,7 @@ func (s *Sums) open(pages boltpage.Pages, m boltpage.Meta) error {
 		if s.file, err = os.OpenFile(s.path, os.O_RDWR, 0); err != nil {
 			return err
 		}
-		if err := s.file.Truncate(s.end); err != nil {
+		if err := s.settle(content); err != nil {
 			return err
 		}
 	}
@@ -144,6 +145,20 @@ func (s *Sums) open(pages boltpage.Pages, m boltpage.Meta) error {
 		return nil
 	}
 	return s.Update(pages, m)
+}
+
+// settle writes the last record once more and cuts off what follows it: after a failed fsync the record may be in the
+// system's cache and not on the disk, and the next one would have a hole before it.
+func (s *Sums) settle(content []byte) error {
+	if int64(len(content)) > s.end {
+		if err := s.file.Truncate(s.end); err != nil {
+			return err
+		}
+	}
+	if _, err := s.file.WriteAt(content[s.last:s.end], s.last); err != nil {
+		return err
+	}
+	return s.sync(s.file)
 }
 
 // Made reports whether Open found no checksums and made them.
@@ -234,11 +249,12 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 			break
 		}
 		s.sum = binary.LittleEndian.Uint32(content[len(content)-len(after)-4:])
+		begin := int64(len(content) - len(rest))
 		rest, newest = after, txid
 		if txid > m.TxID {
 			continue
 		}
-		s.txid, s.end = txid, int64(len(content)-len(rest))
+		s.txid, s.last, s.end = txid, begin, int64(len(content)-len(rest))
 		for ; len(entries) > 0; entries = entries[entrySize:] {
 			id := binary.LittleEndian.Uint64(entries)
 			if id >= m.Pages { // a bbolt file never gets shorter

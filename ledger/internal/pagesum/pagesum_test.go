@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
@@ -59,6 +60,23 @@ func small(t testing.TB) (pages boltpage.Pages, m boltpage.Meta, sums []byte) {
 	must.Do(t, err)
 	sums = must.Get(os.ReadFile(filepath.Join(dir, "state.sum")))(t)
 	return pages, m, sums
+}
+
+// After a failed fsync the last record may be in the system's cache and not on the disk. A start writes it again, with
+// the same bytes, before another one follows it.
+func TestLastRecordIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	pages, m, sums := small(t)
+	path, past := filepath.Join(t.TempDir(), "state.sum"), time.Unix(1, 0)
+	must.Do(t, errors.Join(os.WriteFile(path, sums, 0o600), os.Chtimes(path, past, past)))
+	s := must.Get(Open(path, pages, m, testOptions))(t)
+	must.Do(t, s.Close())
+	if at := must.Get(os.Stat(path))(t).ModTime(); at.Equal(past) {
+		t.Error("it was not written")
+	}
+	if !bytes.Equal(must.Get(os.ReadFile(path))(t), sums) || s.last == 0 || s.last >= s.end {
+		t.Errorf("bytes %d to %d were written, and it has others", s.last, s.end)
+	}
 }
 
 // TestGolden: FORMAT.md says what the bytes are, and later programs read them.
