@@ -63,23 +63,13 @@ func (l *Log) proposeIn(term uint64, entry []byte) (p *Proposal, appends bool) {
 	if len(entry) > MaxEntryBytes {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes)), false
 	}
-	return l.propose(func(number uint64) error {
-		if err := l.mustBeIn(term); err != nil {
-			return err
-		}
-		return l.node.Propose(number, entry)
-	})
+	return l.propose(term, func(number uint64) error { return l.node.Propose(number, entry) })
 }
 
 // ChangeIn proposes a membership change, as core.Node.Change does, in one term of this node's leadership, and waits
 // until this node has applied it. Its errors are those of Proposal.Wait.
 func (l *Log) ChangeIn(ctx context.Context, term uint64, change *pb.ConfChangeV2) error {
-	p, appends := l.propose(func(number uint64) error {
-		if err := l.mustBeIn(term); err != nil {
-			return err
-		}
-		return l.node.Change(number, change)
-	})
+	p, appends := l.propose(term, func(number uint64) error { return l.node.Change(number, change) })
 	l.wake(appends, false)
 	select {
 	case <-p.Done():
@@ -89,20 +79,15 @@ func (l *Log) ChangeIn(ctx context.Context, term uint64, change *pb.ConfChangeV2
 	}
 }
 
-// mustBeIn returns an error unless this node's term is still the same. mu is held.
-func (l *Log) mustBeIn(term uint64) error {
-	if role := l.node.Role(); role.Term != term {
-		return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
-	}
-	return nil
-}
-
-// propose makes a proposal, and reports whether something is to be appended, which the caller sees to.
-func (l *Log) propose(do func(number uint64) error) (p *Proposal, appends bool) {
+// propose makes a proposal in a term, and reports whether something is to be appended, which the caller sees to.
+func (l *Log) propose(term uint64, do func(number uint64) error) (p *Proposal, appends bool) {
 	p = &Proposal{done: make(chan struct{})}
 	appends, applies, err := l.step(func() error {
 		if l.closing {
 			return ErrClosed
+		}
+		if role := l.node.Role(); role.Term != term {
+			return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
 		}
 		l.number++
 		err := do(l.number)

@@ -155,10 +155,8 @@ func (s *Sums) settle(content []byte) error {
 			return err
 		}
 	}
-	if _, err := s.file.WriteAt(content[s.last:s.end], s.last); err != nil {
-		return err
-	}
-	return s.sync(s.file)
+	_, err := s.file.WriteAt(content[s.last:s.end], s.last)
+	return errors.Join(err, s.sync(s.file))
 }
 
 // Made reports whether Open found no checksums and made them.
