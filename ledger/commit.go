@@ -335,7 +335,6 @@ func (l *Ledger) refusal() error {
 // commitLoop proposes what waits, until the ledger stops. While it proposes, nobody else does, so that ledger time
 // follows the order of the log: an entry of a caller that leads is the only one in flight.
 func (l *Ledger) commitLoop() {
-	defer l.loops.Done()
 	for {
 		select {
 		case <-l.cutDue:

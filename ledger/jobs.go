@@ -12,7 +12,6 @@ import (
 // jobLoop does what the engine says is due beside the way of writes: checkpoints, the truncation of the log, and the
 // removal of block files. Neither the log nor the applier waits for it.
 func (l *Ledger) jobLoop() {
-	defer l.loops.Done()
 	for {
 		select {
 		case <-l.jobDue:
@@ -191,7 +190,6 @@ type removal struct {
 
 // historyLoop copies sealed files to the archive, and looks for files before the horizon that may be removed.
 func (l *Ledger) historyLoop() {
-	defer l.loops.Done()
 	timer := time.NewTicker(l.options.retainInterval)
 	defer timer.Stop()
 	for {

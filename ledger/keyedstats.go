@@ -149,7 +149,6 @@ func (r *recordCounts) counts() map[keyed.State]uint64 {
 
 // countLoop counts the keyed records that the start has left.
 func (l *Ledger) countLoop() {
-	defer l.loops.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for more := true; more; timer.Reset(countPause) {

@@ -153,10 +153,8 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 
 // run replays the log and then takes commands.
 func (l *Ledger) run(ctx context.Context) error {
-	// Before the replay, whose changes would gather in memory otherwise.
-	l.loops.Add(1)
-	// Ends with stopping; joined by release.
-	go l.jobLoop()
+	// Before the replay, whose changes would gather in memory otherwise. It ends with stopping, and release joins it.
+	l.loops.Go(l.jobLoop)
 	sole, err := l.awaitSole(ctx)
 	if err == nil {
 		err = l.cluster.CompareLedger(ctx)
@@ -280,21 +278,15 @@ func (l *Ledger) openLog() (err error) {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(4)
-	// Ends with stopping; joined by release.
-	go l.commitLoop()
-	l.answering.Go(l.answerLoop) // ends when release closes inFlight, and is joined there
-	// Ends with stopping; joined by release.
-	go l.tickLoop()
-	// Ends with stopping; joined by release.
-	go l.scrubLoop()
+	// They end with stopping and are joined by release, but for answerLoop, which ends when release closes inFlight.
+	l.loops.Go(l.commitLoop)
+	l.answering.Go(l.answerLoop)
+	l.loops.Go(l.tickLoop)
+	l.loops.Go(l.scrubLoop)
 	if l.keyedCounters.records.counts() == nil { // the start counts those of a small ledger
-		l.loops.Add(1)
-		// Ends with the count, or stopping; joined by release.
-		go l.countLoop()
+		l.loops.Go(l.countLoop)
 	}
-	// Ends with stopping; joined by release.
-	go l.historyLoop()
+	l.loops.Go(l.historyLoop)
 	l.gather() // the log may be long enough to be truncated
 }
 

@@ -15,7 +15,6 @@ const scrubStep = 256 << 10
 // checksums, round and round, at a bounded rate. A difference stops the node. It reads what the
 // system has in its cache from there, and the rest from the disk.
 func (l *Ledger) scrubLoop() {
-	defer l.loops.Done()
 	if l.options.ScrubBytes < 0 {
 		return
 	}

@@ -12,7 +12,6 @@ import (
 // is due. Without it an idle ledger would expire nothing, because ledger time moves with
 // commands alone.
 func (l *Ledger) tickLoop() {
-	defer l.loops.Done()
 	timer := time.NewTicker(l.options.idleInterval)
 	defer timer.Stop()
 	for {
