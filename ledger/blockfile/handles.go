@@ -3,7 +3,9 @@ package blockfile
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -17,6 +19,8 @@ type handle struct {
 	file   File
 	mapped []byte // nil where the system does not map files
 	index  index  // of a sealed file; set when it is sealed
+	// written is how much of the active file is in the file, as whole records. See gathered.
+	written atomic.Int64
 
 	// Under the lock of handles.
 	holders int
@@ -164,6 +168,7 @@ func (h *handle) load(disk Disk, check func(File) (index, error)) error {
 		return errors.Join(err, file.Close())
 	}
 	h.file, h.index = file, x
+	h.written.Store(math.MaxInt64)
 	h.mapped, _ = file.Map(size)
 	return nil
 }
