@@ -18,7 +18,8 @@ const newSuffix = ".new"
 // changed since it was opened is ErrOther.
 type Archive struct {
 	disk  Disk
-	index *index
+	index *index                // durable
+	doubt *index                // one whose writing has failed, so that either may be on the disk; nil for none
 	last  *blockfile.SealedInfo // of the last file; nil until it has been read
 
 	step func(name string) // for tests; may be nil
@@ -42,12 +43,13 @@ func Create(disk Disk, random io.Reader) (id string, err error) {
 	if _, err := io.ReadFull(random, drawn[:]); err != nil {
 		return "", err
 	}
-	a := &Archive{disk: disk}
 	id = hex.EncodeToString(drawn[:])
-	return id, a.write(&index{id: id})
+	x := newIndex(id)
+	return id, (&Archive{disk: disk, index: x}).write(x)
 }
 
-// Open opens the archive of an id; any one for an empty id.
+// Open opens the archive of an id; any one for an empty id. It writes the index again, because that of a process that
+// was killed may be in the cache alone, and what it says must not be gone once the ledger has removed the file.
 func Open(disk Disk, id string) (*Archive, error) {
 	x, err := readIndex(disk)
 	if err != nil {
@@ -56,7 +58,11 @@ func Open(disk Disk, id string) (*Archive, error) {
 	if id != "" && x.id != id {
 		return nil, fmt.Errorf("%s: %w: it has id %s, and %s was expected", disk, ErrOther, x.id, id)
 	}
-	return &Archive{disk: disk, index: x}, nil
+	a := &Archive{disk: disk, index: x, doubt: x}
+	if err := a.lockAndSettle(); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // ID returns the random id that the archive got when it was made.
@@ -79,7 +85,7 @@ func (a *Archive) at(step string) {
 // machine.ErrCorrupt; an archive of another ledger is ErrOther; every other error is the archive's, and
 // leaves what was confirmed as it was.
 func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File) (err error) {
-	if err := a.unchanged(); err != nil { // before a lock is made where nothing is mounted
+	if _, err := a.read(); err != nil { // before a lock is made where nothing is mounted
 		return err
 	}
 	unlock, err := a.disk.Lock()
@@ -87,8 +93,8 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	// Again, because another process may have written before this one had the lock.
-	if err := a.unchanged(); err != nil {
+	// Read again, because another process may have written before this one had the lock.
+	if err := a.settle(); err != nil {
 		return err
 	}
 	if last, any := a.index.last(); any && number != last.Number+1 {
@@ -123,7 +129,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 		return err
 	}
 	a.at("index")
-	if err := a.unchanged(); err != nil { // where locks are none, this leaves an instant
+	if _, err := a.read(); err != nil { // where locks are none, this leaves an instant
 		return err
 	}
 	entry := Entry{Number: number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}
@@ -179,8 +185,13 @@ func (a *Archive) follows(info *blockfile.SealedInfo) error {
 // Confirmed returns an error unless a file is in the index as it is on the disk now, with its size. It reads
 // the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
 func (a *Archive) Confirmed(number uint64) error {
-	if err := a.unchanged(); err != nil {
+	if _, err := a.read(); err != nil {
 		return err
+	}
+	if a.doubt != nil {
+		if err := a.lockAndSettle(); err != nil {
+			return err
+		}
 	}
 	for _, e := range a.index.entries {
 		if e.Number != number {
@@ -204,13 +215,30 @@ func (a *Archive) sizeOf(name string) (size int64, err error) {
 	return size, errors.Join(err, file.Close())
 }
 
-// unchanged returns an error unless the index on the disk is the one that was read or written last.
-func (a *Archive) unchanged() error {
+// read returns the index on the disk if it is the one that was read or written last.
+func (a *Archive) read() (*index, error) {
 	x, err := readIndex(a.disk)
-	if err == nil && (x.id != a.index.id || x.chain != a.index.chain) {
+	if err == nil && x.chain != a.index.chain && (a.doubt == nil || x.chain != a.doubt.chain) {
 		err = fmt.Errorf("%s: %w: its index has changed", a.disk, ErrOther)
 	}
-	return err
+	return x, err
+}
+
+func (a *Archive) lockAndSettle() error {
+	unlock, err := a.disk.Lock()
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.settle(), unlock())
+}
+
+// settle writes the index on the disk again if it may be in the cache alone. It needs the lock.
+func (a *Archive) settle() error {
+	x, err := a.read()
+	if err != nil || a.doubt == nil {
+		return err
+	}
+	return a.write(x)
 }
 
 // copyFile makes a synced copy.
@@ -274,16 +302,16 @@ func (a *Archive) write(x *index) (err error) {
 		return err
 	}
 	a.at("index written")
+	if x.chain != a.index.chain { // else either may be on the disk already
+		a.doubt = x
+	}
 	if err := a.disk.Rename(IndexName+newSuffix, IndexName); err != nil {
 		return err
 	}
 	if err := a.disk.Sync(); err != nil {
 		return err
 	}
-	written, err := readIndex(a.disk)
-	if err != nil {
-		return err
-	}
-	a.index = written
-	return nil
+	a.index, a.doubt = x, nil
+	_, err = a.read()
+	return err
 }

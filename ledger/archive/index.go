@@ -47,6 +47,12 @@ type index struct {
 	chain   [sha256.Size]byte // over all lines
 }
 
+func newIndex(id string) *index {
+	x := &index{id: id}
+	x.chain = sha256.Sum256([]byte(x.head()))
+	return x
+}
+
 func (x *index) head() string { return fmt.Sprintf("%s %d %s\n", indexMagic, indexVersion, x.id) }
 
 func (e *Entry) text() string {
@@ -112,7 +118,7 @@ func decodeIndex(b []byte) (*index, error) {
 	if id, wrong := hex.DecodeString(name); err != nil || wrong != nil || len(id) != 16 {
 		return nil, fmt.Errorf("%w: it does not begin like the index of an archive", machine.ErrCorrupt)
 	}
-	x := &index{id: name, chain: sha256.Sum256([]byte(head + "\n"))}
+	x := &index{id: name, chain: sha256.Sum256([]byte(head + "\n"))} // of any version
 	first, _, _ := strings.Cut(rest, "\n")
 	text := first[:max(0, strings.LastIndexByte(first, ' '))]
 	if first == fmt.Sprintf("%s %x", text, link(x.chain, text)) { // so the first line is what was written

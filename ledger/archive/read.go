@@ -14,11 +14,11 @@ import (
 func VisitScope(
 	disk Disk, scope machine.Scope, from uint64, visit func(h machine.BlockHeader, txs []machine.Transaction) bool,
 ) (err error) {
-	a, err := Open(disk, "")
-	if err != nil || len(a.Entries()) == 0 {
+	x, err := readIndex(disk)
+	if err != nil || len(x.entries) == 0 {
 		return err
 	}
-	entries := a.Entries()
+	entries := x.entries
 	files, err := blockfile.OpenAllSealed(disk, entries[0].Number, entries[len(entries)-1].Number)
 	if err != nil {
 		return err

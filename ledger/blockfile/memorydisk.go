@@ -144,6 +144,17 @@ func (d *MemoryDisk) Crash(intN func(n int) int) {
 	}
 }
 
+// Durable returns a disk with what a loss of power leaves for sure.
+func (d *MemoryDisk) Durable() *MemoryDisk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := NewMemoryDisk()
+	for name, f := range d.durable {
+		left.files[name] = &diskFile{disk: left, memoryFile: memoryFile{data: bytes.Clone(f.synced)}}
+	}
+	return left
+}
+
 func (f *diskFile) crash(intN func(n int) int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

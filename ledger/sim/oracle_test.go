@@ -148,12 +148,12 @@ func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash
 }
 
 // removing is called with the block files that are about to be removed. Whatever the node considers confirmed, the
-// archive must have them.
+// archive must have them, also after a loss of power.
 func (o *oracle) removing(files []blockfile.SealedFile) {
 	if o.w.archive == nil {
 		return
 	}
-	a, err := archive.Open(&archiveDisk{own: o.w.archive.own, left: -1}, o.w.archiveID)
+	a, err := archive.Open(&archiveDisk{own: o.w.archive.own.Durable(), left: -1}, o.w.archiveID)
 	for _, f := range files {
 		if err != nil || !slices.ContainsFunc(a.Entries(), func(e archive.Entry) bool {
 			return e.Number == f.Number && e.Last == f.Last && e.Size == f.Size
