@@ -70,29 +70,6 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// What is appended is written when there is some of it, or it is read or synced.
-func TestRecordsAreGathered(t *testing.T) {
-	t.Parallel()
-	f, disk := hooked(t)
-	writes := 0
-	disk.write = func() { writes++ }
-	records := makeRecords(rand.New(rand.NewPCG(6, 6)), 400, 900)
-	mustAppend(t, f, records)
-	if size := int(f.Bytes()); writes > 2+size/maxGathered {
-		t.Errorf("%d writes of %d bytes", writes, size)
-	}
-	mustHave(t, f, records)
-	before := writes
-	mustHave(t, f, records)
-	must.Equal(t, writes, before, "written again: %d")
-	more := stored{records[len(records)-1].last + 1, []byte("more")}
-	mustAppend(t, f, []stored{more})
-	must.Equal(t, int(must.Get(f.Sync())(t)), int(f.Bytes()))
-	mark := f.Mark()
-	disk.Crash(func(int) int { return 0 })
-	mustHave(t, mustOpen(t, Options{Disk: disk, Mark: mark}), append(records, more))
-}
-
 // A write that fails is final for this life, and the next one repeats it.
 func TestFailedWrite(t *testing.T) {
 	t.Parallel()

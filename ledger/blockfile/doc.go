@@ -15,8 +15,7 @@
 //
 // # What is durable, and what a start does
 //
-// [Files.Append] gathers records in memory and writes them, when there are some, to
-// the system's cache. [Files.Sync] makes durable what
+// [Files.Append] writes to the system's cache. [Files.Sync] makes durable what
 // was appended and returns the [Mark] to record: the caller's checkpoint. A crash
 // loses any part of what follows the mark, and the caller appends the same
 // records again, in the same order, because its log has them.

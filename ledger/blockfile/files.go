@@ -34,7 +34,6 @@ type Files struct {
 	// found has the lengths, by number, of the files from the mark on as Open found them; nil once Finish has cut them.
 	found map[uint64]int64
 
-	gathered  gathered
 	published atomic.Pointer[view]
 	unsynced  atomic.Int64  // bytes
 	first     atomic.Uint64 // number of the first file
@@ -45,18 +44,6 @@ type Files struct {
 	dirty   []*handle // with bytes that are not synced; each is held
 	names   bool      // there are names that are not synced
 }
-
-// gathered is the end of the active file while it is only in memory, so that not each record is a system call: until a
-// reader or a Sync wants it, or there is enough.
-type gathered struct {
-	mu    sync.Mutex // held while it is written and its file is marked dirty: a Sync sees both or neither
-	to    *handle
-	bytes []byte // from to.written on
-	err   error  // the first one
-}
-
-// maxGathered is how many bytes are gathered at most, but for the last record.
-const maxGathered = 64 << 10
 
 // view is the files at one moment. It does not change.
 type view struct {
@@ -169,9 +156,6 @@ func (f *Files) roll() error {
 		if err := f.put(c.end, encoded); err != nil {
 			return err
 		}
-		if err := f.writeGathered(); err != nil {
-			return err
-		}
 		sealed := sealedFile{base: c.header.base, SealedFile: SealedFile{
 			Number: c.header.number, Last: c.last, End: c.end, Size: c.end + int64(len(encoded)), Hash: foot.hash,
 		}}
@@ -192,7 +176,7 @@ func (f *Files) roll() error {
 	f.hash = sha256.New()
 	encoded := next.encode()
 	_, _ = f.hash.Write(encoded) // never fails
-	if err := errors.Join(f.put(0, encoded), f.writeGathered()); err != nil {
+	if err := f.put(0, encoded); err != nil {
 		return err
 	}
 	c.end = int64(headerSize)
@@ -216,36 +200,12 @@ func (f *Files) put(offset int64, b []byte) error {
 			}
 		}
 	}
-	g := &f.gathered
-	g.mu.Lock()
-	g.to, g.bytes = h, append(g.bytes, b...)
-	enough := f.found != nil || len(g.bytes) >= maxGathered
-	g.mu.Unlock()
+	if _, err := h.file.WriteAt(b, offset); err != nil {
+		return fmt.Errorf("write block file %s: %w", Name(number), err)
+	}
+	// Not before the write: a Sync in between would clear the mark, and the next one would leave the file out.
+	f.markDirty(h)
 	f.unsynced.Add(int64(len(b)))
-	if enough {
-		return f.writeGathered()
-	}
-	return nil
-}
-
-// writeGathered writes what is gathered. Any goroutine may call it.
-func (f *Files) writeGathered() error {
-	g := &f.gathered
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.err != nil || len(g.bytes) == 0 {
-		return g.err
-	}
-	from := g.to.written.Load()
-	if _, err := g.to.file.WriteAt(g.bytes, from); err != nil {
-		g.err = fmt.Errorf("write block file %s: %w", Name(g.to.number), err)
-		return g.err
-	}
-	g.to.written.Store(from + int64(len(g.bytes)))
-	f.markDirty(g.to)
-	if g.bytes = g.bytes[:0]; cap(g.bytes) > maxScratch {
-		g.bytes = nil
-	}
 	return nil
 }
 
@@ -337,12 +297,8 @@ func (f *Files) Unsynced() int64 { return f.unsynced.Load() }
 // Sync makes durable what was appended before the call, and returns how many bytes
 // that were.
 func (f *Files) Sync() (int64, error) {
-	n := f.unsynced.Load() // before it is written: it may be more
-	if err := f.writeGathered(); err != nil {
-		return 0, err
-	}
 	f.dirtyMu.Lock()
-	dirty, names := f.dirty, f.names
+	dirty, names, n := f.dirty, f.names, f.unsynced.Load()
 	// The syncs come without the lock, so that Append does not wait for the disk.
 	f.dirty, f.names = nil, false
 	f.dirtyMu.Unlock()

@@ -3,9 +3,7 @@ package blockfile
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
-	"sync/atomic"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -19,8 +17,6 @@ type handle struct {
 	file   File
 	mapped []byte // nil where the system does not map files
 	index  index  // of a sealed file; set when it is sealed
-	// written is how much of the active file is in the file, as whole records. See gathered.
-	written atomic.Int64
 
 	// Under the lock of handles.
 	holders int
@@ -168,7 +164,6 @@ func (h *handle) load(disk Disk, check func(File) (index, error)) error {
 		return errors.Join(err, file.Close())
 	}
 	h.file, h.index = file, x
-	h.written.Store(math.MaxInt64)
 	h.mapped, _ = file.Map(size)
 	return nil
 }

@@ -181,7 +181,6 @@ func (f *Files) openActive(header fileHeader, mark Mark) error {
 	f.hash = sha256.New()
 	_, _ = f.hash.Write(header.encode()) // never fails
 	f.current.last, f.current.end = header.after, int64(headerSize)
-	f.current.active.written.Store(mark.Length)
 	s := newScanner(file, mark.Length)
 	for f.current.end < mark.Length {
 		record, ok, err := s.next(header.base, f.current.end)

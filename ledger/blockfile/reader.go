@@ -105,7 +105,7 @@ func (r *Reader) ascendFile(file int, ledgerIndex uint64, visit func(Record) boo
 	}
 	before := uint64(0)
 	for offset := x.start(ledgerIndex); offset < end; {
-		record, size, err := r.record(h, base, offset, end)
+		record, size, err := h.record(base, offset, end)
 		if err == nil && (record.Last <= before || record.Last > last) {
 			err = fmt.Errorf("%w: out of order", machine.ErrCorrupt)
 		}
@@ -122,16 +122,6 @@ func (r *Reader) ascendFile(file int, ledgerIndex uint64, visit func(Record) boo
 		return false, r.files.wrong(number, err)
 	}
 	return true, nil
-}
-
-// record returns the record of a file at an offset, as handle.record does, and writes it first if need be.
-func (r *Reader) record(h *handle, base uint64, offset, end int64) (record Record, size int64, err error) {
-	if offset >= h.written.Load() {
-		if err := r.files.writeGathered(); err != nil {
-			return record, 0, err
-		}
-	}
-	return h.record(base, offset, end)
 }
 
 // Scrub compares about n bytes of what the reader sees with their checksums, from 0 or a position that it has returned:
@@ -157,7 +147,7 @@ func (r *Reader) Scrub(from uint64, n int) (next uint64, compared int, err error
 		offset = int64(headerSize)
 	}
 	for begun := offset; offset < end && offset-begun < int64(n); {
-		record, size, err := r.record(h, base, offset, end)
+		record, size, err := h.record(base, offset, end)
 		if err == nil {
 			err = record.Check()
 		}
