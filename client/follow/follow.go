@@ -93,7 +93,7 @@ func (e *applyError) Unwrap() error { return e.error }
 
 // passes reports whether following should go on after an error.
 func passes(err error) bool {
-	if _, diverged := errors.AsType[*DivergedError](err); diverged {
+	if _, diverged := errors.AsType[*DivergedError](err); diverged || errors.Is(err, failure.ErrClosed) {
 		return false
 	}
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
