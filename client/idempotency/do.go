@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -50,7 +51,8 @@ type DoOptions struct {
 //
 // The context of fn ends with ctx. With [TakeOver] it also ends, with the cause [ErrLeaseLost], when another owner
 // takes over, or may: once a lease has passed since it was last extended, because its heartbeats fail. If Do returns an
-// [*Error], fn was not called.
+// [*Error], fn was not called. Nor was it if ctx ended while the key was reserved: the key is then released, and the
+// error wraps ErrNotExecuted and the cause of the end.
 func Do(
 	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
 ) (*Done, error) {
@@ -72,6 +74,9 @@ func (o DoOptions) Do(
 		return nil, err
 	case record != nil:
 		return g.replay(record)
+	case ctx.Err() != nil: // fn could do nothing, and its error would leave the outcome unknown
+		owner.release()
+		return nil, fmt.Errorf("%w: %w", ErrNotExecuted, context.Cause(ctx))
 	}
 	settled := false
 	defer func() {

@@ -129,6 +129,33 @@ func TestDoErrors(t *testing.T) {
 	}
 }
 
+// lateStore ends the caller's context once its Reserve is answered.
+type lateStore struct {
+	idempotency.Store
+
+	end context.CancelFunc
+}
+
+func (s lateStore) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+	defer s.end()
+	return s.Store.Reserve(ctx, r)
+}
+
+// The work does not begin under a context that ended while the key was reserved, and the key is free again.
+func TestDoAfterItsCallerHasGone(t *testing.T) {
+	t.Parallel()
+	store, key := idempotency.Memory(), idempotency.RecordKey{Namespace: "n", Key: "k"}
+	ctx, cancel := context.WithCancel(t.Context())
+	work := func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) { return []byte("done"), ctx.Err() }
+	_, err := idempotency.Do(ctx, lateStore{store, cancel}, key, work)
+	if !errors.Is(err, idempotency.ErrNotExecuted) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the call whose context has ended: %v", err)
+	}
+	if done, err := idempotency.Do(t.Context(), store, key, work); err != nil || done.Replayed {
+		t.Errorf("the repeat: %v, %v", done, err)
+	}
+}
+
 // A result that no store takes, of work that was done or refused, leaves the outcome unknown at once, and does not
 // reach the journal. One byte less is stored.
 func TestDoLargeResults(t *testing.T) {
