@@ -14,6 +14,8 @@ type turn struct {
 	// wake holds at most one token; woken is true from when the token is put in until the call checks again.
 	wake  chan struct{}
 	woken bool
+	// full: the journal has no room for the write, so room in the Writer does not help it.
+	full  bool
 	place *list.Element
 }
 
@@ -35,7 +37,9 @@ func (w *Writer) await(ctx context.Context, t *turn, size int, freed <-chan stru
 	if t == nil {
 		t = &turn{size: size, wake: make(chan struct{}, 1)}
 		t.place = w.waiting.PushBack(t)
-	} else if t.woken {
+	}
+	t.full = freed != nil
+	if t.woken {
 		// Pass the token on, because this call cannot use it and another one may.
 		t.woken = false
 		select {
@@ -97,6 +101,8 @@ func (w *Writer) canGoOn(t *turn) bool {
 	switch {
 	case w.unavailable() != nil:
 		return true
+	case t.full:
+		return false // await looks out for room in the journal
 	case t.size < 0:
 		return w.state != stateSettling
 	default:

@@ -2,11 +2,13 @@ package writer_test
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -172,4 +174,35 @@ func TestWaitingEndsWithTheWriter(t *testing.T) {
 			t.Errorf("want not executed because of the end, got %v", err)
 		}
 	}
+}
+
+// TestAFullJournalHoldsUpOnlyWhatDoesNotFit: of two writes that wait for the Writer, the first has no room in the
+// journal once the Writer has. The second has.
+func TestAFullJournalHoldsUpOnlyWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{MaxBytes: 16 << 10})
+	w := must.Get(writer.Open(t.Context(), c,
+		writer.Options{Scope: org, ClientID: "till", MaxPending: 1, Journal: j}))(t)
+	kept := must.Get(w.SubmitTagged(t.Context(), "rent", sized(2)))(t)
+	must.Get(kept.Wait(t.Context()))(t) // stays in the journal until it is acknowledged
+	hold := make(chan struct{})
+	s.set(func(s *fakeServer) {
+		s.onWrite = func(*seqledgerv1.WriteRequest) fault { <-hold; return faultNone }
+	})
+	first := must.Get(w.Submit(t.Context(), payload("first")))(t)
+	large := submitting(t, w, sized(2))
+	small := submitting(t, w, payload("small"))
+	if len(large)+len(small) != 0 {
+		t.Fatal("the test must have two writes that wait")
+	}
+	close(hold)
+	wantCommitted(t, first, 2)
+	eventually(t, "the small write to be taken", func() bool { return len(small) > 0 })
+	wantCommitted(t, <-small, 3)
+	if len(large) != 0 {
+		t.Error("the large write was taken without room for it")
+	}
+	must.Do(t, kept.Acknowledge())
+	wantCommitted(t, <-large, 4)
 }
