@@ -130,17 +130,25 @@ func (w *Writer) settleFront() {
 // journal's. An old copy of a journal has the same numbers. A ledger that no longer has a write's receipt can only say
 // that its number is committed; it knows key and content of the last one.
 func (w *Writer) isVerified() bool {
+	last := w.verifier()
+	return w.verifiedThrough == 0 || last != nil && last.verdict == verdictCommitted
+}
+
+// verifier returns the write whose receipt, or commit, verifies the others, if it is in the queue.
+func (w *Writer) verifier() *Pending {
 	if w.verifiedThrough == 0 || w.queue.len() == 0 {
-		return true
+		return nil
 	}
-	last := w.verifiedThrough - w.queue.at(0).Sequence()
-	return last < uint64(w.queue.len()) && w.queue.at(int(last)).verdict == verdictCommitted
+	if last := w.verifiedThrough - w.queue.at(0).Sequence(); last < uint64(w.queue.len()) {
+		return w.queue.at(int(last))
+	}
+	return nil
 }
 
 // resolve decides how to continue after a round, when everything that was sent has been answered or lost.
 func (w *Writer) resolve() {
 	w.settleFront()
-	switch {
+	switch last := w.verifier(); {
 	case w.fatal != nil:
 		w.terminate(w.fatal)
 	case w.queue.len() == 0:
@@ -149,6 +157,10 @@ func (w *Writer) resolve() {
 		// The previous write is committed, so the ledger cannot be waiting for it: the ledger
 		// has lost a commit, or is another ledger.
 		w.terminate(fmt.Errorf("%w: %w", rpc.ProtocolError("gap after a committed write"), w.queue.at(0).refusal))
+	case w.queue.at(0).verdict == verdictCommitted && last != nil &&
+		(last.verdict == verdictRefused || last.verdict == verdictGap):
+		// The front waits for a receipt that the server refuses to give.
+		w.refusedThoughCommitted(last)
 	case w.queue.at(0).verdict != verdictRefused:
 		w.resend()
 	case w.queue.at(0).committed:

@@ -705,15 +705,20 @@ export class Writer {
    * old copy of a journal has the same numbers.
    */
   private isVerified(): boolean {
-    if (this.verifiedThrough === 0n || this.queue.length === 0) return true;
-    const last = Number(this.verifiedThrough - this.queue[0]!.sequence);
-    return this.queue[last]?.verdict === "committed";
+    return this.verifiedThrough === 0n || this.queue.length === 0 || this.verifier()?.verdict === "committed";
+  }
+
+  /** Returns the write whose receipt, or commit, verifies the others, if it is in the queue. */
+  private verifier(): Pending | undefined {
+    if (this.verifiedThrough === 0n || this.queue.length === 0) return undefined;
+    return this.queue[Number(this.verifiedThrough - this.queue[0]!.sequence)];
   }
 
   /** Decides how to continue once everything that was sent has been answered or lost. */
   private resolve(): void {
     this.settleFront();
     const front = this.queue[0];
+    const last = this.verifier();
     if (this.fatal !== undefined) {
       this.terminate(this.fatal);
     } else if (front === undefined) {
@@ -723,6 +728,9 @@ export class Writer {
       // another ledger.
       const problem = `gap after a committed write: ${front.refusal!.message}`;
       this.terminate(new ProtocolError(problem, { cause: front.refusal }));
+    } else if (front.verdict === "committed" && (last?.verdict === "refused" || last?.verdict === "gap")) {
+      // The front waits for a receipt that the server refuses to give.
+      this.refusedThoughCommitted(last);
     } else if (front.verdict !== "refused") {
       this.resend();
     } else if (front.committed) {
