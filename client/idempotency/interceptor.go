@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -134,16 +135,38 @@ func marked(
 		mark(e.Meta())
 		return nil, e
 	}
-	mark(response.Header())
-	return response, nil
+	answer := ownHeader{response, response.Header().Clone()}
+	mark(answer.header)
+	return answer, nil
 }
 
-// asConnect returns an error of a handler as the client gets it.
+// ownHeader is a response of a handler with a copy of its header, because the handler may return the same response to
+// several calls.
+type ownHeader struct {
+	connect.AnyResponse
+
+	header http.Header
+}
+
+// Header implements connect.AnyResponse.
+func (r ownHeader) Header() http.Header { return r.header }
+
+// asConnect returns an error of a handler as the client gets it. It is a copy, because the handler may return the same
+// error to several calls, even at once, and the marks are those of one.
 func asConnect(err error) *connect.Error {
-	if e, ok := errors.AsType[*connect.Error](err); ok {
-		return e
+	e, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return connect.NewError(connect.CodeOf(err), err)
 	}
-	return connect.NewError(connect.CodeOf(err), err)
+	answer := connect.NewError(e.Code(), e.Unwrap())
+	for _, detail := range e.Details() {
+		answer.AddDetail(detail)
+	}
+	if !connect.IsWireError(e) { // of one, connect does not forward the metadata either
+		shallow := *e // Meta writes to an error without metadata
+		maps.Copy(answer.Meta(), shallow.Meta().Clone())
+	}
+	return answer
 }
 
 // fingerprint returns the fingerprint of a call. The error is an [*Error].
@@ -184,8 +207,9 @@ func (i *interceptor) run(
 		markAnswer(e.Meta(), key, false, time.Time{})
 		return nil, e
 	}
-	markAnswer(response.Header(), key, false, i.settleResponse(ctx, owner, response))
-	return response, nil
+	answer := ownHeader{response, response.Header().Clone()}
+	markAnswer(answer.header, key, false, i.settleResponse(ctx, owner, response))
+	return answer, nil
 }
 
 // The first byte of a stored result says whether a message or an error follows.

@@ -3,8 +3,10 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -24,8 +26,9 @@ type entities struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 
 	*testing.T
-	runs  atomic.Int64
-	serve func(ctx context.Context, header http.Header) error
+	runs   atomic.Int64
+	serve  func(ctx context.Context, header http.Header) error
+	shared *connect.Response[seqledgerv1.WriteResponse] // if set, every response of Write
 }
 
 // Write stands for any procedure with effects.
@@ -37,6 +40,9 @@ func (s *entities) Write(
 		if err := s.serve(ctx, r.Header()); err != nil {
 			return nil, err
 		}
+	}
+	if s.shared != nil {
+		return s.shared, nil
 	}
 	response := connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: &seqledgerv1.Receipt{Sequence: uint64(n)}})
 	response.Header().Set("Idempotent-Replayed", "spoofed")
@@ -222,5 +228,53 @@ func TestInterceptorErrors(t *testing.T) {
 			check.Equal(t, must.Get(last.Details()[0].Value())(t).(*errdetails.ResourceInfo).GetResourceName(),
 				"invoice", "%v: details %v", code)
 		}
+	}
+}
+
+// A handler may return one error or response to many calls, even at once. The marks of a call do not reach the others.
+func TestInterceptorLeavesWhatAHandlerSharesAlone(t *testing.T) {
+	t.Parallel()
+	failure := connect.NewError(connect.CodeNotFound, errors.New("no such account"))
+	withMeta := connect.NewError(connect.CodeUnavailable, errors.New("down"))
+	withMeta.Meta().Set("Reason", "maintenance")
+	response := connect.NewResponse(new(seqledgerv1.WriteResponse))
+	response.Header().Set("Reason", "maintenance")
+	response.Trailer().Set("Reason", "maintenance") // connect itself makes these maps at first use
+	for name, test := range map[string]struct {
+		err    error
+		reason string
+	}{"response": {nil, "maintenance"}, "error": {failure, ""}, "error with metadata": {withMeta, "maintenance"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, clients := rpc(t)
+			s.shared, s.serve = response, func(context.Context, http.Header) error { return test.err }
+			call := func(key string) {
+				answer, err := clients["Connect"].Write(t.Context(), writeCall(key, "a"))
+				var header http.Header
+				if e, ok := errors.AsType[*connect.Error](err); ok {
+					header = e.Meta()
+				} else {
+					header = answer.Header()
+				}
+				want := ""
+				if key != "" {
+					want = `"` + key + `"`
+				}
+				if connect.CodeOf(err) != connect.CodeOf(test.err) || header.Get("Idempotency-Key") != want ||
+					header.Get("Reason") != test.reason {
+					t.Errorf("the call with the key %q: %v, %v", key, err, header)
+				}
+			}
+			var calls sync.WaitGroup
+			for g := range 8 {
+				calls.Go(func() {
+					for n := range 10 {
+						call(fmt.Sprint("k", g, "-", n))
+					}
+				})
+			}
+			calls.Wait()
+			call("")
+		})
 	}
 }
