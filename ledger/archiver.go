@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 // An archive that is full, read-only or missing stops the removal of files and nothing else: writes continue, and the
 // counters, the log and the status report it. An archive on a file system that hangs, such as one on a network, has the
-// same effect: its calls may never return, so every wait for them is bounded, also that of Close.
+// same effect: its calls may never return, so every wait for them reports that, and ends with the ledger.
 
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
@@ -23,6 +24,7 @@ type archiver struct {
 	answers atomic.Uint64    // how often the archive has taken or confirmed a file
 	opened  *archive.Archive // nil until it could be opened
 	checked uint64           // number of the last file that the archive has, as this ledger has it
+	refused uint64           // number of a file that it has lost since; 0 for none
 
 	mu    sync.Mutex
 	stats stats.Archive
@@ -31,29 +33,47 @@ type archiver struct {
 	unnamed bool
 }
 
-// archivePass is one use of the archive by archiveFiles. It is guarded by archiver.mu.
+// archivePass is one use of the archive. It is guarded by archiver.mu.
 type archivePass struct {
 	answers uint64 // as of the last look at them
 	over    bool   // its result is recorded, so that later silence is not taken for a hang
 }
 
-// useArchive runs f once no other use of the archive is under way. The channel is closed when f has ended; it is nil if
-// ctx ended before f began.
-func (l *Ledger) useArchive(ctx context.Context, f func()) (ended <-chan struct{}) {
-	select {
-	case l.archiver.copying <- struct{}{}:
-	case <-ctx.Done():
-		return nil
+// useArchive runs f once no other use of the archive is under way, and tells whether f has ended. It waits for that
+// until ctx ends, and notes when the archive does not answer.
+func (l *Ledger) useArchive(ctx context.Context, f func(pass *archivePass)) (ended bool) {
+	pass := &archivePass{answers: l.archiver.answers.Load()}
+	slow := time.NewTicker(slowFactor * l.options.archivePatience)
+	defer slow.Stop()
+	free, done := l.archiver.copying, make(chan struct{})
+	for {
+		select {
+		case free <- struct{}{}:
+			free = nil // f is begun once
+			// Ends with f. If the file system hangs, f may never return, and the goroutine is not joined; after such a
+			// call f does nothing more once its context has ended.
+			go func() {
+				defer close(done)
+				defer func() { <-l.archiver.copying }()
+				f(pass)
+			}()
+		case <-done:
+			return true
+		case <-slow.C:
+			l.noteSilence(pass)
+		case <-ctx.Done():
+			if free != nil {
+				return false
+			}
+			select { // it ends with the piece that is being copied
+			case <-done:
+				return true
+			case <-time.After(l.options.archivePatience):
+				l.options.Logger.Warn("the archive does not answer; nothing waits for it any longer")
+				return false
+			}
+		}
 	}
-	done := make(chan struct{})
-	// Ends with f. If the file system hangs, f may never return, and the goroutine is not joined; after such a call
-	// f does nothing more once its context has ended.
-	go func() {
-		defer close(done)
-		defer func() { <-l.archiver.copying }()
-		f()
-	}()
-	return done
 }
 
 // slowFactor is after how many times Options.archivePatience without an answer an archive counts as failing.
@@ -65,33 +85,12 @@ func (l *Ledger) archiveFiles(ctx context.Context) {
 		l.fail(err)
 		return
 	}
-	pass := &archivePass{answers: l.archiver.answers.Load()}
-	ended := l.useArchive(ctx, func() {
+	l.useArchive(ctx, func(pass *archivePass) {
 		err := l.copyToArchive(ctx)
 		if ctx.Err() == nil && !errors.Is(err, boltstore.ErrClosed) {
 			l.noteArchive(pass, err)
 		}
 	})
-	if ended == nil {
-		return
-	}
-	slow := time.NewTicker(slowFactor * l.options.archivePatience)
-	defer slow.Stop()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-slow.C:
-			l.noteSilence(pass)
-		case <-ctx.Done():
-			select { // it ends with the piece that is being copied
-			case <-ended:
-			case <-time.After(l.options.archivePatience):
-				l.options.Logger.Warn("the archive does not answer; nothing waits for it any longer")
-			}
-			return
-		}
-	}
 }
 
 // coverSealed takes a checkpoint once a sealed file has waited for one, because only a file that a checkpoint covers is
@@ -140,6 +139,12 @@ func (l *Ledger) copyToArchive(ctx context.Context) error {
 		}
 		l.archiver.checked = f.Number
 		l.archiver.answers.Add(1)
+	}
+	if l.archiver.refused > 0 { // it stays a problem until the file is back
+		if err := a.Confirmed(l.archiver.refused); err != nil {
+			return err
+		}
+		l.archiver.refused = 0
 	}
 	return nil
 }
@@ -202,8 +207,8 @@ func (l *Ledger) setArchiveProblem(failed error) {
 	}
 	// The same problem comes back with each pass, and must not fill the log.
 	if s.Problem != failed.Error() {
-		l.options.Logger.Error("a file could not be copied to the archive; writes go on, and retention removes "+
-			"nothing that is not archived", "error", failed)
+		l.options.Logger.Error("the archive takes or confirms a file no longer; writes go on, and retention "+
+			"removes nothing that is not archived", "error", failed)
 	}
 	s.Problem = failed.Error()
 }
@@ -226,7 +231,7 @@ func (l *Ledger) archiveStats() *stats.Archive {
 }
 
 // confirmed returns how many of the first files the archive confirms at this moment; all of them where there is
-// no archive, and none where it is busy, does not answer, or is not named.
+// no archive, and none where it does not answer until the ledger is closed, or is not named.
 func (l *Ledger) confirmed(numbers []uint64) int {
 	if l.archiver.unnamed {
 		return 0
@@ -234,31 +239,24 @@ func (l *Ledger) confirmed(numbers []uint64) int {
 	if l.options.Archive == "" {
 		return len(numbers)
 	}
-	ctx, cancel := context.WithTimeout(l.stopping, l.options.archivePatience)
-	defer cancel()
-	// Has room for one, so that f can end when its answer is no longer waited for.
-	answer := make(chan int, 1)
-	if l.useArchive(ctx, func() { answer <- l.confirmedNow(numbers) }) == nil {
-		return 0
-	}
-	select {
-	case n := <-answer:
-		return n
-	case <-ctx.Done():
-		return 0
-	}
-}
-
-// confirmedNow asks the archive.
-func (l *Ledger) confirmedNow(numbers []uint64) int {
-	a := l.archiver.opened
-	if a == nil {
-		return 0
-	}
-	for i, number := range numbers {
-		if number > l.archiver.checked || a.Confirmed(number) != nil {
-			return i
+	n := 0
+	ended := l.useArchive(l.stopping, func(pass *archivePass) {
+		checked, _ := slices.BinarySearch(numbers, l.archiver.checked+1)
+		if checked == 0 {
+			return
 		}
+		err := l.archiver.opened.Confirm(numbers[:checked], func() bool {
+			n++
+			l.archiver.answers.Add(1)
+			return l.stopping.Err() == nil
+		})
+		if err != nil && l.stopping.Err() == nil {
+			l.archiver.refused = numbers[n]
+			l.noteArchive(pass, err)
+		}
+	})
+	if !ended { // n may change yet
+		return 0
 	}
-	return len(numbers)
+	return n
 }

@@ -137,6 +137,36 @@ func archiveFault(t *testing.T, to string, begin, end func(t *testing.T, to stri
 	l.closeAndAudit()
 }
 
+// A copy that the archive has lost is told when retention asks for it, until it is back; newer files are copied.
+func TestCopyThatIsLost(t *testing.T) {
+	t.Parallel()
+	to := t.TempDir()
+	l := openArchiving(t, t.TempDir(), to)
+	l.fill(1 << 19)
+	l.archiveAll()
+	name := filepath.Join(to, "0000000001.blocks")
+	mustDo(t, os.Rename(name, name+".away"))
+	l.fill(3 << 20)
+	mustDo(t, l.flush())
+	l.archiver.copying <- struct{}{}
+	l.backups <- struct{}{}
+	l.remove() // does not wait for the archive, because nothing is removed whatever that says
+	<-l.backups
+	<-l.archiver.copying
+	mustDo(t, l.dropHistory())
+	for range 2 {
+		l.archiveFiles(t.Context())
+		s := l.Stats().Archive
+		if n := l.Stats().DroppedFiles; n > 0 || !strings.Contains(s.Problem, name) || s.WaitingFiles > 0 {
+			t.Errorf("%d files were dropped, the archive says %+v", n, s)
+		}
+	}
+	mustDo(t, os.Rename(name+".away", name))
+	l.archiveAll()
+	l.awaitDrop()
+	l.closeAndAudit()
+}
+
 func mustDo(t *testing.T, err error) {
 	t.Helper()
 	must.Do(t, err)

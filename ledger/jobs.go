@@ -220,19 +220,25 @@ func (l *Ledger) setHorizon(h machine.Horizon) {
 // removable returns the block files before the horizon that the archive has, once they are worth it.
 func (l *Ledger) removable() []blockfile.SealedFile {
 	files := l.store.Droppable(l.source.Horizon.Load().Index())
+	if !l.worthIt(files) { // asking the archive may take long
+		return nil
+	}
 	numbers := make([]uint64, len(files))
 	for i := range files {
 		numbers[i] = files[i].Number
 	}
-	files = files[:l.confirmed(numbers)]
+	if files = files[:l.confirmed(numbers)]; !l.worthIt(files) {
+		return nil
+	}
+	return files
+}
+
+func (l *Ledger) worthIt(files []blockfile.SealedFile) bool {
 	var bytes int64
 	for _, f := range files {
 		bytes += f.Size
 	}
-	if bytes*dropShare < l.store.BlockBytes() || len(l.backups) > 0 { // a backup reads the files
-		return nil
-	}
-	return files
+	return bytes*dropShare >= l.store.BlockBytes() && len(l.backups) == 0 // a backup reads the files
 }
 
 // remove has the removable files removed.

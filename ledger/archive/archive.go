@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -44,7 +45,8 @@ func Create(disk Disk, random io.Reader) (id string, err error) {
 		return "", err
 	}
 	id = hex.EncodeToString(drawn[:])
-	x := newIndex(id)
+	x := &index{id: id}
+	x.chain = sha256.Sum256([]byte(x.head()))
 	return id, (&Archive{disk: disk, index: x}).write(x)
 }
 
@@ -155,12 +157,10 @@ func (a *Archive) compare(number uint64, source blockfile.File) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range a.index.entries {
-		if e.Number == number && e.SHA256 == info.SHA256 {
-			return nil
-		}
+	if e, ok := a.index.entry(number); !ok || e.SHA256 != info.SHA256 {
+		return fmt.Errorf("%s: %w: it has another %s", a.disk, ErrOther, blockfile.Name(number))
 	}
-	return fmt.Errorf("%s: %w: it has another %s", a.disk, ErrOther, blockfile.Name(number))
+	return nil
 }
 
 // follows compares a new file with the last one that is confirmed.
@@ -182,9 +182,14 @@ func (a *Archive) follows(info *blockfile.SealedInfo) error {
 	return nil
 }
 
-// Confirmed returns an error unless a file is in the index as it is on the disk now, with its size. It reads
-// the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
+// Confirmed returns an error unless a file is in the index as it is on the disk now, with its size.
 func (a *Archive) Confirmed(number uint64) error {
+	return a.Confirm([]uint64{number}, func() bool { return true })
+}
+
+// Confirm calls confirmed for each file that is confirmed, until one is not, which is an error, or until confirmed
+// returns false. It reads the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
+func (a *Archive) Confirm(numbers []uint64, confirmed func() (more bool)) error {
 	if _, err := a.read(); err != nil {
 		return err
 	}
@@ -193,17 +198,20 @@ func (a *Archive) Confirmed(number uint64) error {
 			return err
 		}
 	}
-	for _, e := range a.index.entries {
-		if e.Number != number {
-			continue
+	for _, number := range numbers {
+		e, ok := a.index.entry(number)
+		if !ok {
+			return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.disk)
 		}
 		size, err := a.sizeOf(blockfile.Name(number))
 		if err == nil && size != e.Size {
 			err = fmt.Errorf("%s in %s has %d bytes and must have %d", blockfile.Name(number), a.disk, size, e.Size)
 		}
-		return err
+		if err != nil || !confirmed() {
+			return err
+		}
 	}
-	return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.disk)
+	return nil
 }
 
 func (a *Archive) sizeOf(name string) (size int64, err error) {

@@ -194,7 +194,14 @@ func second[T any](_ T, err error) error { return err }
 func TestConfirmedIsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	dir, _ := full(t)
-	a := must.Get(Open(Directory(dir), ""))(t)
+	d := &brokenDisk{Directory: Directory(dir)}
+	a := must.Get(Open(d, ""))(t)
+	d.count = 0
+	n := 0
+	err := a.Confirm([]uint64{1, 2, 3, 1000, 4}, func() bool { n++; return true })
+	if n != 3 || d.count != 4 || err == nil {
+		t.Errorf("%d files are confirmed with %d openings, 1 of the index and 3 of files wanted: %v", n, d.count, err)
+	}
 	second := filepath.Join(dir, blockfile.Name(2))
 	must.Do(t, os.Truncate(second, 10))
 	if err := a.Confirmed(2); err == nil || !strings.Contains(err.Error(), "has 10 bytes and must have") {

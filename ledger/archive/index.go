@@ -47,12 +47,6 @@ type index struct {
 	chain   [sha256.Size]byte // over all lines
 }
 
-func newIndex(id string) *index {
-	x := &index{id: id}
-	x.chain = sha256.Sum256([]byte(x.head()))
-	return x
-}
-
 func (x *index) head() string { return fmt.Sprintf("%s %d %s\n", indexMagic, indexVersion, x.id) }
 
 func (e *Entry) text() string {
@@ -89,6 +83,14 @@ func (x *index) last() (e Entry, ok bool) {
 		return e, false
 	}
 	return x.entries[len(x.entries)-1], true
+}
+
+// entry returns the entry of a file, or none.
+func (x *index) entry(number uint64) (e Entry, ok bool) {
+	if len(x.entries) == 0 || number < x.entries[0].Number || number-x.entries[0].Number >= uint64(len(x.entries)) {
+		return e, false
+	}
+	return x.entries[number-x.entries[0].Number], true
 }
 
 // readIndex reads INDEX and checks its chain. Damage is machine.ErrCorrupt.

@@ -116,12 +116,15 @@ func (n *node) confirmed(files []blockfile.SealedFile) int {
 	case n.retain.copying, n.retain.opened == nil:
 		return 0
 	}
-	for i := range files {
-		if files[i].Number > n.retain.checked || n.retain.opened.Confirmed(files[i].Number) != nil {
-			return i
+	var numbers []uint64
+	for _, f := range files {
+		if f.Number <= n.retain.checked {
+			numbers = append(numbers, f.Number)
 		}
 	}
-	return len(files)
+	confirmed := 0
+	_ = n.retain.opened.Confirm(numbers, func() bool { confirmed++; return true }) // the next file may come later
+	return confirmed
 }
 
 // archiveFiles copies sealed durable files, one per step. A slow archive delays each step.
