@@ -29,8 +29,9 @@ type Options struct {
 	MustExist bool
 	// RememberTags is how long a tag stays in use after its write is acknowledged; 0 means 24 hours, negative not at
 	// all. During that time a program that is run again, and submits a payment again under the same tag, gets
-	// ErrTagInUse. Tags take at most MaxBytes/32, each 32 bytes plus its length; beyond that the oldest are dropped. A
-	// program must keep its own record of anything that it needs for longer.
+	// ErrTagInUse. Tags take at most MaxBytes/32, each 32 bytes plus its length; beyond that, and for no other reason,
+	// the oldest are dropped. A clock that is ahead frees tags too early, until it is set right. A program must keep
+	// its own record of anything that it needs for longer.
 	RememberTags time.Duration
 
 	storage storage

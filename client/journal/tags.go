@@ -58,11 +58,11 @@ func (f *File) takeOverTags() {
 	f.forgetTags()
 }
 
-// forgetTags drops the oldest tags: those whose time has passed, and those beyond the bound. It
-// writes no record, because reading the file does the same, and a rewrite leaves them out. mu is held.
+// forgetTags drops the oldest tags beyond the bound. It does not drop those whose time has passed, because the clock
+// may be ahead: a tag that is gone stays gone when the clock is set right. It writes no record, because reading the
+// file does the same, and a rewrite leaves them out. mu is held.
 func (f *File) forgetTags() {
-	limit := int(f.options.MaxBytes / 32)
-	for len(f.tags) > 0 && (f.tagBytes > limit || !f.remembers(f.tags[0].Acknowledged)) {
+	for f.tagBytes > int(f.options.MaxBytes/32) {
 		oldest := f.tags[0]
 		f.tags[0] = rememberedTag{}
 		f.tags = f.tags[1:]

@@ -74,6 +74,25 @@ func TestRememberedTag(t *testing.T) {
 	}
 }
 
+// TestAClockThatIsAheadDropsNoTags: a machine starts with a wrong clock, and the clock is then set right.
+func TestAClockThatIsAheadDropsNoTags(t *testing.T) {
+	t.Parallel()
+	path := temporary(t)
+	at := func(ahead time.Duration, use func(t *testing.T, f *File)) {
+		synctest.Test(t, func(t *testing.T) {
+			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
+			time.Sleep(ahead)
+			f := must.Get(Open(path, Options{}))(t)
+			begin(t, f)
+			use(t, f)
+			must.Do(t, f.Close())
+		})
+	}
+	at(0, func(t *testing.T, f *File) { acknowledge(t, f, 0, "rent") })
+	at(48*time.Hour, func(t *testing.T, f *File) { acknowledge(t, f, 1, "gas") })
+	at(time.Minute, func(t *testing.T, f *File) { check.Is(t, f.Append(one, write(2, "rent")), ErrTagInUse) })
+}
+
 // TestARefusedWriteFreesItsTag: what was not executed is to be submitted again.
 func TestARefusedWriteFreesItsTag(t *testing.T) {
 	t.Parallel()

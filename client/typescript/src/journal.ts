@@ -259,11 +259,11 @@ export class Journal {
     this.forgetTags();
   }
 
-  /** Drops the oldest tags: those that have expired, and those beyond the limit. */
+  /** Drops the oldest tags beyond the limit, but no others, because the clock that says they expired may be ahead. */
   private forgetTags(): void {
     let n = 0;
     for (const t of this.tags) {
-      if (this.tagBytes <= this.maxBytes / 32 && this.remembers(t.seconds)) break;
+      if (this.tagBytes <= this.maxBytes / 32) break;
       this.tagBytes -= tagCost(t.tag);
       // A tag that was used and acknowledged again has a later entry.
       if (t.stream.remembered.get(t.tag) === t.seconds) t.stream.remembered.delete(t.tag);

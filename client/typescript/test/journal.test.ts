@@ -126,6 +126,21 @@ test("a write that was refused for want of room does not come back after a crash
   assert.deepEqual(payloads(address).sort(), ["a", "d", "e"]);
 });
 
+test("a clock that is ahead drops no tags", async (t) => {
+  const { writer } = await setup(t);
+  const acknowledge = async (tag: string): Promise<void> => {
+    const p = submit(writer, tag)[0]!;
+    await p.settled;
+    await p.acknowledge();
+  };
+  await acknowledge("rent");
+  const ahead = Date.now() + 48 * 3600 * 1000;
+  const clock = t.mock.method(Date, "now", () => ahead);
+  await acknowledge("gas");
+  clock.mock.restore();
+  await assert.rejects(submit(writer, "rent")[0]!.settled, { name: "JournalError", reason: "tag-in-use" });
+});
+
 test("what is settled while there is no room is stored once there is some", async (t) => {
   const { address, storage, journal, writer } = await setup(t);
   const [a] = submit(writer, "a");
