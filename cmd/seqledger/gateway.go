@@ -37,7 +37,7 @@ type gatewayProcess struct {
 // gatewayRoute holds the flags that a route in the file may override. The fields are those of [gateway.Settings].
 type gatewayRoute struct {
 	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
-	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
+	Timeout         time.Duration `help:"How long the service may take to answer, and stall within a request with a key; 0 means no limit." name:"upstream-timeout" default:"0"`
 	IdleTimeout     time.Duration `help:"How long to keep an unused connection to the service, unless its Keep-Alive is shorter; 0 keeps none. Must be shorter than the service's own timeout." name:"upstream-idle-timeout" default:"4s"`
 	Methods         []string      `help:"Methods whose keys count." default:"POST,PATCH"`
 	Required        bool          `help:"Refuse requests of these methods that have no key."`

@@ -25,15 +25,14 @@ func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dia
 	t.Helper()
 	defaults := plain("http://service")
 	defaults.Shared = true
-	c := must.Get(load(t, defaults, ""))(t)
-	o := Options{Config: c, Store: idempotency.Memory()}
+	o := Options{Config: must.Get(load(t, defaults, ""))(t), Store: idempotency.Memory()}
 	o.Logger = quiet
 	for _, f := range change {
 		f(&o)
 	}
 	g := New(o)
 	behind, front := NewPipe(), NewPipe()
-	g.transports[c.fallback.connections].Base.DialContext = behind.Dial
+	g.transports[o.Config.fallback.connections].Base.DialContext = behind.Dial
 	servers := []*http.Server{{Handler: service}, {Handler: g}}
 	var group sync.WaitGroup
 	// End with the servers, which stop closes; it waits for them.
@@ -251,4 +250,59 @@ func readAll(t *testing.T, answer *http.Response) string {
 	b := must.Get(io.ReadAll(answer.Body))(t)
 	_ = answer.Body.Close()
 	return string(b)
+}
+
+// A service stalls with a request that owns a key, and its client goes. After upstream_timeout the request has no place
+// and no lease any more, and its outcome is unknown. A service that goes on, however slowly, is not cut short.
+func TestStalledServices(t *testing.T) {
+	t.Parallel()
+	const timeout = 10 * time.Second
+	for name, test := range map[string]struct {
+		service func(w http.ResponseWriter, over <-chan struct{})
+		body    int
+		want    int // the status of a repeat
+	}{
+		// Without a length, httputil.ReverseProxy flushes under a mutex, for which the clock of the bubble waits.
+		"in its response": {func(w http.ResponseWriter, over <-chan struct{}) {
+			w.Header().Set("Content-Length", "20")
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			<-over
+		}, 1, http.StatusConflict},
+		"in the request": {func(_ http.ResponseWriter, over <-chan struct{}) { <-over }, 1 << 20, http.StatusConflict},
+		"not at all": {func(w http.ResponseWriter, _ <-chan struct{}) {
+			w.Header().Set("Content-Length", "20")
+			for range 5 {
+				_, _ = io.WriteString(w, "part")
+				_ = http.NewResponseController(w).Flush()
+				pass(timeout - time.Second)
+			}
+		}, 1, http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				over := make(chan struct{})
+				dial, stop := inBubble(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					test.service(w, over)
+				}), func(o *Options) {
+					s := plain("http://service")
+					s.Shared, s.Timeout = true, timeout
+					o.Config, o.MaxRequests = must.Get(load(t, s, ""))(t), 1
+				})
+				defer stop()
+				defer pass(time.Second) // net/http lingers before it closes a connection with an unread body
+				defer close(over)
+				conn, body := dial(), strings.Repeat("x", test.body)
+				go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\nContent-Length: %d\r\n\r\n%s",
+					len(body), body)
+				pass(time.Second)
+				_ = conn.Close()
+				pass(5 * timeout)
+				if status := post(t, dial(), "Idempotency-Key: k\r\n", body); status != test.want {
+					t.Errorf("the repeat: %d", status)
+				}
+			})
+		})
+	}
 }

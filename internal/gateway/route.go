@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -40,7 +41,7 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 			}
 			return nil
 		},
-		Transport:    once{g.transport(r.connections)},
+		Transport:    once{g.transport(r.connections), r.connections.timeout},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, err, logger) },
 		ErrorLog:     slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
@@ -222,7 +223,13 @@ func (s *statusOnly) Write(b []byte) (int, error) {
 // considers the request idempotent, and the header Idempotency-Key makes every request without a body qualify. That
 // must never happen here, because the service may have executed the first request. If nothing of a request was sent,
 // the error is an [*unsentError].
-type once struct{ next http.RoundTripper }
+//
+// A request that owns a key does not end with its client. So it ends once the service has taken or given nothing for
+// timeout, if that is not 0; ResponseHeaderTimeout counts only between the request and the header of the response.
+type once struct {
+	next    http.RoundTripper
+	timeout time.Duration
+}
 
 // RoundTrip implements http.RoundTripper.
 func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -232,12 +239,71 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Body = noBytes{}
 		}
 	}
+	answered := func(*http.Response) {}
+	if o.timeout > 0 && idempotency.FromContext(r.Context()) != nil {
+		r, answered = o.bound(r)
+	}
 	r, connected := unsent.Watch(r)
 	answer, err := o.next.RoundTrip(r)
+	answered(answer)
 	if err != nil && !connected() {
 		return nil, &unsentError{err}
 	}
 	return answer, err
+}
+
+// bound has a request end when its service stalls. The caller must call answered with the response, or with nil.
+func (o once) bound(r *http.Request) (bounded *http.Request, answered func(*http.Response)) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stalled := func() { cancel(errStalled) }
+	var over atomic.Bool // the transport may go on reading the request after the response has begun
+	sending := time.AfterFunc(o.timeout, func() {
+		if !over.Load() {
+			stalled()
+		}
+	})
+	sending.Stop() // until there is a connection, and something to send
+	r = r.WithContext(ctx)
+	if r.Body != nil {
+		r.Body = &watched{r.Body, func() { sending.Stop() }, func() { sending.Reset(o.timeout) }, func() {}}
+	}
+	return r, func(answer *http.Response) {
+		over.Store(true)
+		sending.Stop()
+		switch {
+		case answer == nil:
+			cancel(nil)
+		case answer.StatusCode != http.StatusSwitchingProtocols: // its body is the connection
+			receiving := time.AfterFunc(o.timeout, stalled)
+			receiving.Stop()
+			answer.Body = &watched{
+				answer.Body, func() { receiving.Reset(o.timeout) }, func() { receiving.Stop() },
+				func() { cancel(nil) },
+			}
+		}
+	}
+}
+
+// errStalled ends a request whose service takes or gives nothing for upstream_timeout.
+var errStalled = fmt.Errorf("the service has stalled: %w", os.ErrDeadlineExceeded)
+
+// watched is a body with functions that are called before and after each Read, and after Close.
+type watched struct {
+	io.ReadCloser
+	before, after, closed func()
+}
+
+// Read implements io.Reader.
+func (w *watched) Read(p []byte) (int, error) {
+	w.before()
+	defer w.after()
+	return w.ReadCloser.Read(p)
+}
+
+// Close implements io.Closer.
+func (w *watched) Close() error {
+	defer w.closed()
+	return w.ReadCloser.Close()
 }
 
 // hasKey reports whether a request has a key in the eyes of net/http.
