@@ -195,7 +195,7 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 		"Bytes of sealed block files that the archive has not confirmed; retention drops none of them.",
 		l.Archive.WaitingBytes)
 	gauge(out, "archive_failing_seconds",
-		"For how long files could not be copied to the archive, 0 while they can.",
+		"For how long the archive has taken or confirmed no files, 0 while it does.",
 		secondsSince(l.Archive.FailingSince))
 	counter(out, "archive_failures", "Tries to copy a file to the archive that failed.", l.Archive.Failures)
 }
