@@ -204,7 +204,7 @@ func (c *cluster) mistime(leader *member) {
 		return
 	}
 	for id := range c.wallOff {
-		c.wallOff[id] = epochStart + int64(id)*rightClocks/int64(len(c.wallOff))
+		c.wallOff[id] = c.rightClock(id)
 	}
 	voters := leader.core.Members().Voters
 	for _, i := range c.own.rng.Perm(len(voters))[:(len(voters)-1)/2] {
@@ -214,6 +214,24 @@ func (c *cluster) mistime(leader *member) {
 		}
 		c.wallOff[voters[i]] += off
 		c.met("clocks wrong at an election")
+	}
+}
+
+func (c *cluster) rightClock(id uint64) int64 {
+	return epochStart + int64(id)*rightClocks/int64(len(c.wallOff))
+}
+
+// keepMinority sets wrong clocks right where a change of the members has left them no minority.
+func (c *cluster) keepMinority(voters []uint64) {
+	wrong := 0
+	for _, id := range voters {
+		if c.wallOff[id] == c.rightClock(id) {
+			continue
+		}
+		if wrong++; wrong > (len(voters)-1)/2 {
+			c.wallOff[id] = c.rightClock(id)
+			c.met("clocks set right behind a change")
+		}
 	}
 }
 
@@ -358,6 +376,7 @@ func (n *member) replaceState(from *memoryDisk) {
 	var err error
 	n.m, err = machine.Open(n.state)
 	n.must(err, "opening a state that was installed")
+	n.learn() // as a start does
 }
 
 // resetLog makes the log start after the state.

@@ -651,6 +651,9 @@ func (n *member) learn() {
 func (n *member) moveTime() {
 	members := n.core.Members()
 	voters := slices.Compact(slices.Sorted(slices.Values(slices.Concat(members.Voters, members.Outgoing))))
+	if n.c.plan.wrongClocks {
+		n.c.keepMinority(voters)
+	}
 	var clocks []time.Duration
 	for _, id := range voters {
 		other := n.c.node(id)
