@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -195,6 +196,7 @@ func rewrite(q *httputil.ProxyRequest) {
 	// no such request: clients offer h2c with ordinary calls.
 	q.Out.Header.Del("Connection")
 	q.Out.Header.Del("Upgrade")
+	transport.AddressToAny(q.Out.Header)
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)
 	q.Out.Header.Set(requestIDHeader, callOf(q.In.Context()).id) // in the logs of both nodes
 }

@@ -19,7 +19,8 @@ func (n *Node) noteLeader() {
 	role, members := n.log.Role(), n.log.Members()
 	now := Leader{ID: role.Leader, Term: role.Term}
 	now.Self = role.Leads && n.term.Load() == role.Term
-	if a, found := members.Address(role.Leader); found {
+	// This node is not to be asked before it takes writes: a call waits for that as for an election.
+	if a, found := members.Address(role.Leader); found && (now.Self || now.ID != n.id()) {
 		now.Peer, now.Client = a.Peer, a.Client
 	}
 	now.Encrypted = n.host.Options != nil && n.host.Options.TLS != nil

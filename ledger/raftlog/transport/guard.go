@@ -54,8 +54,11 @@ func (i Identity) show(h http.Header) {
 }
 
 // AddressTo makes every node other than id refuse a request, because the address may now belong to another node. A
-// forwarded call omits it, because any node may answer.
+// forwarded call omits it, because any node may answer; see [AddressToAny].
 func AddressTo(h http.Header, id uint64) { h.Set(headerPeerTo, strconv.FormatUint(id, 10)) }
+
+// AddressToAny undoes AddressTo, which the caller of a forwarded call may have imitated.
+func AddressToAny(h http.Header) { h.Del(headerPeerTo) }
 
 // As returns a RoundTripper that sends requests with a node's identity.
 func As(t http.RoundTripper, node func() Identity) http.RoundTripper { return bearer{t, node} }
@@ -71,6 +74,13 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	b.node().show(r.Header)
 	return b.RoundTripper.RoundTrip(r)
+}
+
+// CloseIdleConnections is for http.Client.
+func (b bearer) CloseIdleConnections() {
+	if t, ok := b.RoundTripper.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
 }
 
 // Access decides which requests of other nodes a node answers. Its functions may be called from any goroutine.

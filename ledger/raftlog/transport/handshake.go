@@ -62,6 +62,9 @@ func (t *Transport) accept(ctx context.Context, s *connect.BidiStream[frame, fra
 	}
 	defer t.loops.Done()
 	from, err := t.identify(s.RequestHeader())
+	if sender := Sender(ctx); err == nil && from != sender {
+		err = refusef("node %d opens a stream of node %d", sender, from)
+	}
 	if err != nil {
 		t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
 		return err
