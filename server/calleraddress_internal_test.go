@@ -1,11 +1,16 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -26,5 +31,17 @@ func TestCallerNamesNoNode(t *testing.T) {
 	_ = a.Body.Close()
 	if got := <-to; got != "" {
 		t.Errorf("the leader is told that the call is for node %s", got)
+	}
+}
+
+// A change of the members whose outcome is unknown is told as such, and not as an unknown write or a failure.
+func TestUnknownChangeIsTold(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{errors.New("the leadership was lost meanwhile"), context.DeadlineExceeded} {
+		err := changeError(fmt.Errorf("%w: %w", cluster.ErrUnknownChange, cause))
+		e := connectError(t.Context(), slog.New(slog.DiscardHandler), err)
+		if e.Code() != unknownCode(cause) || !strings.Contains(e.Message(), "status of the cluster") {
+			t.Errorf("%v is told as %v", cause, e)
+		}
 	}
 }

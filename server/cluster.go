@@ -40,14 +40,23 @@ func (s *Server) changeCluster(
 	default:
 		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
 	}
+	if err != nil {
+		return nil, changeError(err)
+	}
+	return &seqledgerv1.ChangeClusterResponse{Cluster: s.cluster()}, nil
+}
+
+// changeError returns the error of a change as the operator gets it.
+func changeError(err error) error {
 	switch {
 	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange),
 		errors.Is(err, cluster.ErrNoSuccessor):
-		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
-	case err != nil:
-		return nil, err
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, cluster.ErrUnknownChange):
+		return connect.NewError(unknownCode(err), err)
+	default:
+		return err
 	}
-	return &seqledgerv1.ChangeClusterResponse{Cluster: s.cluster()}, nil
 }
 
 func (s *Server) cluster() *seqledgerv1.Cluster {

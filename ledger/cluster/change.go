@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
-	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
@@ -61,7 +60,7 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	case errors.Is(err, raftlog.ErrNotLeader) && n.mustLead() != nil:
 		return n.notLeading()
 	case errors.Is(err, raftlog.ErrOutcomeUnknown):
-		return engine.Unknown(fmt.Errorf("it is not known whether the members have changed: %w", err))
+		return fmt.Errorf("%w: %w", ErrUnknownChange, err)
 	case errors.Is(err, raftlog.ErrNotLeader):
 		return fmt.Errorf("%w: %w", ErrNoChange, err)
 	case err != nil:

@@ -12,7 +12,6 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger/engine"
 )
 
 // changes are everything that changes a cluster, each for a node that is not there.
@@ -112,7 +111,7 @@ func TestChangesOfMembers(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := f.Remove(ended, 2, false) // which may be done before it is noticed that there is no time
-	if members := f.log.Members(); !errors.Is(err, engine.ErrOutcomeUnknown) && (err != nil || members.Has(2)) {
+	if members := f.log.Members(); !errors.Is(err, ErrUnknownChange) && (err != nil || members.Has(2)) {
 		t.Errorf("remove when there is no time: %v, and the members are %+v", err, members)
 	}
 	f.HandOver() // there is no successor, which is no reason to warn

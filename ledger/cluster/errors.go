@@ -16,6 +16,9 @@ var (
 	ErrNoSuchNode = errors.New("no such node")
 	// ErrNoChange means that a membership change was refused; the members are unchanged. It wraps the reason.
 	ErrNoChange = errors.New("the members of the cluster cannot be changed like this")
+	// ErrUnknownChange means that a membership change may be made, now or later, or never. It wraps the reason.
+	ErrUnknownChange = errors.New("it is not known whether the members have changed: " +
+		"look at the status of the cluster before repeating it")
 )
 
 // ErrDiffers is the failure of a node whose state differs from that of a majority, although both were computed from the

@@ -203,7 +203,7 @@ func (l *Log) apply(c *core.Committed) bool {
 // stalled. It is one election timeout, so that another node leads before three timeouts have passed.
 const stalledTicks = 10
 
-// tickLoop is the node's clock. It tells the node whether any work of this host is stalled. A tick is watched, too: it
+// tickLoop is the node's clock. It tells the node whether any work of it is stalled. A tick is watched, too: it
 // waits while the consensus reads old entries from the disk for a lagging node.
 func (l *Log) tickLoop() {
 	ticker := time.NewTicker(l.o.tick())

@@ -72,7 +72,7 @@ func (l *Log) wakeApplied() {
 }
 
 // Ready waits until this node leads and has applied everything that was ever committed. It fails with the failure of a
-// failed host, ErrClosed, or the context's error.
+// failed log, ErrClosed, or the context's error.
 func (l *Log) Ready(ctx context.Context) error {
 	for {
 		l.mu.Lock()
