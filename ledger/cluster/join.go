@@ -24,7 +24,8 @@ const SeedPath = "/seqledger.peer.v1/Seed"
 
 // JoinRequest asks the leader to add a node, or to update the addresses of a member.
 type JoinRequest struct {
-	// Nonce is 16 random bytes that the node stores, so that a repeated request gets the same id.
+	// Nonce is 16 random bytes that the node stores, so that a repeated request gets the same id until the node has
+	// announced its address.
 	Nonce [16]byte `json:"nonce"`
 	// ID is 0, or the id of a member whose addresses have changed.
 	ID     uint64 `json:"id,omitempty"`
@@ -127,6 +128,13 @@ func (q *JoinRequest) validate() error {
 func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) {
 	for _, a := range m.Addresses {
 		switch {
+		case q.ID == 0 && a.Nonce == q.Nonce && a.Peer != "":
+			// Announced, so it finished joining and asks with its id. Two nodes with one id could both vote.
+			return nil, 0, &machine.FieldError{
+				Field: "nonce",
+				Problem: fmt.Sprintf("node %d has joined with this directory already, which is a copy from before: "+
+					"join with an empty one", a.ID),
+			}
 		case q.ID == 0 && a.Nonce == q.Nonce:
 			return nil, a.ID, nil
 		case a.Peer == q.Peer && a.ID != q.ID:
@@ -171,11 +179,15 @@ type JoinRefusal struct {
 // Error returns the node's message.
 func (e *JoinRefusal) Error() string { return e.Message }
 
+// ErrToken means that the node at an address refuses the join token: the token is wrong, or the address is now one of
+// another cluster.
+var ErrToken = errors.New("the join token is refused")
+
 // maxJoinBytes bounds a request to join, and its response.
 const maxJoinBytes = 16 << 10
 
 // AskToJoin asks the node at a URL to add this node. t sends this node's identity; see transport.As. A node that does
-// not lead answers with a *JoinRefusal that names the leader.
+// not lead answers with a *JoinRefusal that names the leader. The error is ErrToken if the node refuses the token.
 func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinRequest) (a JoinAnswer, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -199,6 +211,9 @@ func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinReque
 		refusal := &JoinRefusal{}
 		if json.Unmarshal(answer, refusal) != nil || refusal.Message == "" {
 			return a, fmt.Errorf("join at %s: %s: %.200q", url, response.Status, answer)
+		}
+		if response.StatusCode == http.StatusUnauthorized {
+			return a, fmt.Errorf("%w: %w", ErrToken, refusal)
 		}
 		return a, refusal
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -99,7 +100,8 @@ func (b *outdated) nodes() []string {
 // attempt asks one node after another.
 func (b *outdated) attempt(ctx context.Context) error {
 	err := errors.New("no other node is known: give the address of one")
-	for i, node := range b.nodes() {
+	nodes, refused := b.nodes(), 0
+	for i, node := range nodes {
 		problem := b.o.fetch(ctx, b.as, node, b.atLeast, b.receive)
 		if _, final := errors.AsType[finalError](problem); problem == nil || final {
 			return problem
@@ -107,9 +109,12 @@ func (b *outdated) attempt(ctx context.Context) error {
 		if i == 0 {
 			err = nil
 		}
+		if errors.Is(problem, cluster.ErrToken) {
+			refused++
+		}
 		err = errors.Join(err, fmt.Errorf("node at %s: %w", node, problem))
 	}
-	return err
+	return tokenRefused(err, refused, len(nodes))
 }
 
 // receive builds the directory that replaces this one, and then replaces it.

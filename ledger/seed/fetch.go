@@ -51,6 +51,15 @@ func (o *Options) persist(ctx context.Context, what string, attempt func(context
 	}
 }
 
+// tokenRefused makes err final if all nodes that were asked refuse the token. If only some do, their addresses may have
+// become those of another cluster.
+func tokenRefused(err error, refused, asked int) error {
+	if refused > 0 && refused == asked {
+		return finalError{err}
+	}
+	return err
+}
+
 func (o *Options) url(node string) string {
 	if o.Encrypted {
 		return "https://" + node
@@ -112,8 +121,8 @@ func refused(response *http.Response) error {
 	switch known := json.Unmarshal(text, &no) == nil; {
 	case known && no.Removed:
 		return finalError{fmt.Errorf("%w: %w", cluster.ErrRemoved, err)}
-	case known && no.Final:
-		return finalError{err}
+	case response.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("%w: %w", cluster.ErrToken, err)
 	}
 	return err
 }

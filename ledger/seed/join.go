@@ -102,6 +102,7 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader st
 	q := cluster.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client}
 	nodes := append([]string(nil), j.o.Nodes...)
 	const mostHops = 3 // nodes may name a lost leader for a while
+	tokens := 0        // refused
 	for i, hops := 0, 0; i < len(nodes); i++ {
 		var problem error
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
@@ -113,6 +114,8 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader st
 		err = errors.Join(err, fmt.Errorf("node at %s: %w", nodes[i], problem))
 		refusal, refused := errors.AsType[*cluster.JoinRefusal](problem)
 		switch {
+		case errors.Is(problem, cluster.ErrToken):
+			tokens++
 		case refused && refusal.Leader != "" && hops < mostHops:
 			hops++
 			nodes = append(nodes, refusal.Leader)
@@ -120,7 +123,7 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader st
 			return answer, "", finalError{fmt.Errorf("join the cluster of the node at %s: %w", nodes[i], problem)}
 		}
 	}
-	return answer, "", err
+	return answer, "", tokenRefused(err, tokens, len(nodes))
 }
 
 // askTimeout bounds one request to join, because a membership change waits for a majority.

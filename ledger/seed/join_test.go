@@ -155,6 +155,20 @@ func TestJoinRefusals(t *testing.T) {
 	}
 }
 
+// TestAddressOfAnotherCluster: one address of several may have become that of a cluster with another token. Only if all
+// refuse the token, it is wrong.
+func TestAddressOfAnotherCluster(t *testing.T) {
+	t.Parallel()
+	other := serve(t, filepath.Join(t.TempDir(), "other"), listen(t),
+		func(o *ledger.Options) { o.Cluster.Token = "the secret of others" })
+	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
+	dir, own := filepath.Join(t.TempDir(), "2"), listen(t)
+	must.Is(t, Join(t.Context(), options(dir, own.Addr().String(), other.address)), cluster.ErrToken)
+	must.Do(t, Join(t.Context(), options(dir, own.Addr().String(), other.address, first.address)))
+	write(t, first, 1)
+	must.Do(t, Again(t.Context(), options(dir, own.Addr().String(), other.address), first.Cluster().Status().Applied))
+}
+
 func awaitAddress(t *testing.T, n *node) {
 	t.Helper()
 	for {
