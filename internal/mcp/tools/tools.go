@@ -76,7 +76,10 @@ func add[In, Out any](
 	handle func(context.Context, *In) (*Out, error),
 ) {
 	mcp.AddTool(s, &mcp.Tool{Name: name, Description: description, Annotations: annotations},
-		func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, *Out, error) {
+		func(ctx context.Context, r *mcp.CallToolRequest, in In) (*mcp.CallToolResult, *Out, error) {
+			if _, err := fingerprintOf(ctx, r.Params.Arguments); err != nil { // in is rounded and has one of two names
+				return nil, nil, fmt.Errorf("arguments: %w; nothing was done", err)
+			}
 			out, err := handle(ctx, &in)
 			return nil, out, err
 		})
@@ -275,10 +278,15 @@ func fingerprint(ctx context.Context, request any) (*seqledgerv1.Fingerprint, er
 	if err != nil {
 		return nil, err
 	}
-	f, err := idempotency.NewFingerprint(ctx, idempotency.FingerprintJCS, nil,
-		&idempotency.Request{Method: "reserve", Body: body})
+	f, err := fingerprintOf(ctx, body)
 	if err != nil {
 		return nil, fmt.Errorf("request cannot be compared with that of a repeat: %w; nothing was done", err)
 	}
 	return &seqledgerv1.Fingerprint{Algorithm: uint32(f.Algorithm), Digest: f.Digest[:]}, nil
+}
+
+// fingerprintOf returns the fingerprint of a JSON value. It refuses what has more than one meaning.
+func fingerprintOf(ctx context.Context, body []byte) (idempotency.Fingerprint, error) {
+	return idempotency.NewFingerprint(ctx, idempotency.FingerprintJCS, nil,
+		&idempotency.Request{Method: "reserve", Body: body})
 }
