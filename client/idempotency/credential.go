@@ -102,6 +102,17 @@ func parseCredential(values []string) (*credential, error) {
 	return c, nil
 }
 
+// hasCredential reports whether the values of a header have the form of those of Authorization.
+func hasCredential(name string) bool { return strings.HasSuffix(name, "Authorization") }
+
+// canonicalCredential returns the values of such a header in one spelling.
+func canonicalCredential(values []string) string {
+	if c, err := parseCredential(values); err == nil {
+		return c.text
+	}
+	return strings.Join(strings.Fields(strings.Join(values, ",")), " ")
+}
+
 // signing reports whether the name of a scheme says that its credentials are signatures.
 func signing(name string) bool {
 	if strings.ContainsAny(name, `=&;,"%`) { // parameters, not a name

@@ -53,10 +53,13 @@ var presets = map[string][]string{
 	},
 }
 
-// changing are headers that differ from one request to its repeat, so that they cannot tell senders apart.
-var changing = []string{
-	"date", "dpop", "idempotency-key", "signature", "signature-input", "traceparent", "x-amz-date", "x-request-id",
-}
+// changing are headers that differ from one request to its repeat, so that they tell nothing apart.
+var changing = regexp.MustCompile(`^(b3|baggage|cf-ray|date|dpop|idempotency-key|sentry-trace|signature(-input)?|` +
+	`traceparent|tracestate|x-(acs|amz|bce|goog|ms|obs|oss|tc)-date|x-(b3|datadog)-.*|x-amzn-trace-id|` +
+	`x-cloud-trace-context|(x-)?(correlation|request|span|trace)-id)$`)
+
+// changingSender are further ones that tell no senders apart, because they are made for a request or for its body.
+var changingSender = regexp.MustCompile(`(^|-)(hmac|nonce|signature|timestamp)(-|$)`)
 
 // public are further headers that are no secrets: every client may send the same value.
 var public = regexp.MustCompile(`^(accept(-.*)?|content-.*|x-forwarded-.*|forwarded|from|origin|referer|user-agent)$`)
@@ -99,10 +102,8 @@ type identity struct {
 func (o *Options) readIdentity() error {
 	if o.Identity == nil {
 		switch {
-		case o.Shared:
+		case o.Shared, o.Principal != nil:
 			o.Identity = []string{IdentityHost}
-		case o.Principal != nil:
-			o.Identity = []string{} // the function knows
 		default:
 			o.Identity = []string{IdentityAuthorization, IdentityHost}
 		}
@@ -114,7 +115,7 @@ func (o *Options) readIdentity() error {
 		*list = slices.Clone(*list)
 		for i, name := range *list {
 			(*list)[i] = strings.ToLower(name)
-			if problem := nameProblem(name); problem != "" {
+			if problem := nameProblem(name, list == &o.Identity); problem != "" {
 				return &InvalidError{field, problem}
 			}
 		}
@@ -149,7 +150,7 @@ func (o *Options) readIdentity() error {
 	case o.who.credential == IdentityAuthorizationID && o.AllowReplay == nil:
 		return &InvalidError{"Identity", "must not have authorization-id without AllowReplay: it is no secret, and a " +
 			"caller that knows it would get stored responses"}
-	case o.VisitorHeader != "" && (o.Shared || nameProblem(o.VisitorHeader) != ""):
+	case o.VisitorHeader != "" && (o.Shared || nameProblem(o.VisitorHeader, true) != ""):
 		return &InvalidError{"VisitorHeader", "must be the name of a header, and not be set with Shared"}
 	case o.VisitorHeader != "" && o.Principal == nil && o.AllowReplay == nil:
 		return &InvalidError{"VisitorHeader", "needs a verified principal or a replay check: otherwise an expired or " +
@@ -169,12 +170,12 @@ func (o Options) ComparedHeaders() ([]string, error) {
 	return names, err
 }
 
-// nameProblem returns why a list may not have the name of a header, or "".
-func nameProblem(name string) string {
+// nameProblem returns why a list, which may be of what tells senders apart, may not have the name of a header, or "".
+func nameProblem(name string, ofSenders bool) string {
 	switch name = strings.ToLower(name); {
 	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
 		return fmt.Sprintf("has %.40q, which is not the name of a header", name)
-	case slices.Contains(changing, name):
+	case changing.MatchString(name), ofSenders && changingSender.MatchString(name):
 		return fmt.Sprintf("has %s, which changes with each request", name)
 	}
 	return ""
@@ -190,7 +191,10 @@ type sender struct {
 
 // sender returns who sends a request. header includes Host. The error is an [*Error].
 func (o *Options) sender(ctx context.Context, header http.Header, warn *sync.Once) (s sender, err error) {
-	if s.party, err = o.party(ctx, header, warn); err != nil {
+	if s.party, err = o.party(ctx, header, warn); err == nil {
+		err = o.checkSigned(header)
+	}
+	if err != nil {
 		return s, err
 	}
 	visitor, err := o.visitor(header)
@@ -270,6 +274,20 @@ func (o *Options) party(ctx context.Context, header http.Header, warn *sync.Once
 	return "authorization:" + hex.EncodeToString(sum[:]), nil
 }
 
+// checkSigned refuses a credential made for one request in a further header, such as X-Authorization. The error is an
+// [*Error].
+func (o *Options) checkSigned(header http.Header) error {
+	for _, name := range slices.Concat(o.who.headers, o.compared) {
+		if !hasCredential(name) {
+			continue
+		}
+		if c, err := parseCredential(header.Values(name)); err == nil && c.signs {
+			return &Error{Code: CodePrincipalMissing, Cause: c.refusal()}
+		}
+	}
+	return nil
+}
+
 // qualify returns the principal of a party: the party, and which other headers tell requests apart, with a hash of
 // their values, as in authorization:9f…/host+stripe-account:4b….
 func (o *Options) qualify(party string, header http.Header) string {
@@ -293,8 +311,8 @@ func valuesOf(header http.Header, names []string) (parts []string) {
 		switch {
 		case name == "Host":
 			value = canonicalHost(value)
-		case strings.HasSuffix(name, "Authorization"):
-			value = strings.Join(strings.Fields(value), " ")
+		case hasCredential(name):
+			value = canonicalCredential(header.Values(name))
 		default:
 			value = canonicalList(value)
 		}

@@ -27,7 +27,7 @@ func TestWhoseRequest(t *testing.T) {
 		o.Identity = []string{"authorization", "host", "Stripe-Account", "x-authorization"}
 	}
 	function := func(o *idempotency.Options) {
-		o.Principal = func(_ context.Context, h http.Header) (string, error) { return "p:" + h.Get("Host"), nil }
+		o.Principal = func(_ context.Context, h http.Header) (string, error) { return "p:" + h.Get("X-User"), nil }
 	}
 	keys := func(o *idempotency.Options) { o.Identity = []string{"x-api-key"} }
 	apiKey := func(values ...string) func(*http.Request) {
@@ -62,12 +62,25 @@ func TestWhoseRequest(t *testing.T) {
 		}, header("X-Org-Id", "a"), header("X-Org-Id", "b"), apart},
 		"another credential header": {tenants, header("X-Authorization", "Bearer a"),
 			header("X-Authorization", "Bearer b"), apart},
+		"its scheme's case": {tenants, header("X-Authorization", "Bearer a"),
+			header("X-Authorization", "bearer  a"), same},
+		"a credential compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{"x-authorization"} },
+			header("X-Authorization", "Bearer a"), header("X-Authorization", "bearer  a"), same},
 		"without the host": {func(o *idempotency.Options) { o.Identity = []string{"authorization"} },
 			host("acme.example"), host("globex.example"), same},
 		"shared": {func(o *idempotency.Options) { o.Shared = true }, nil, header("Authorization", "b"), same},
 		"shared, another host": {func(o *idempotency.Options) { o.Shared = true }, host("acme.example"),
 			host("globex.example"), apart},
-		"a function sees the host": {function, host("acme.example"), host("globex.example"), apart},
+		"a function":               {function, header("X-User", "a"), header("X-User", "b"), apart},
+		"a function, another host": {function, host("acme.example"), host("globex.example"), apart},
+		"a function, without the host": {func(o *idempotency.Options) {
+			function(o)
+			o.Identity = []string{}
+		}, host("acme.example"), host("globex.example"), same},
+		"a function sees the host": {func(o *idempotency.Options) {
+			o.Principal = func(_ context.Context, h http.Header) (string, error) { return "p:" + h.Get("Host"), nil }
+			o.Identity = []string{}
+		}, host("acme.example"), host("globex.example"), apart},
 		"a function, and a tenant": {func(o *idempotency.Options) {
 			function(o)
 			o.Identity = []string{"x-tenant"}
@@ -228,6 +241,14 @@ func TestSignedCredentials(t *testing.T) {
 			t.Errorf("%s: the repeat: %d %v", credential, again.StatusCode, again.Header)
 		}
 		s.refused(s.send(as(credential, "3")), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 2)
+	}
+	for _, further := range []func(o *idempotency.Options){
+		func(o *idempotency.Options) { o.Identity = []string{"authorization", "x-authorization"} },
+		func(o *idempotency.Options) { o.RequestHeaders = []string{"x-authorization"} },
+	} {
+		s := newService(t, further)
+		answer := s.send(header("X-Authorization", "AWS4-HMAC-SHA256 Credential=a/b, Signature=c"))
+		s.refused(answer, 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
 	}
 	// These stay the same.
 	for _, credential := range []string{
@@ -407,6 +428,15 @@ func TestIdentityMistakes(t *testing.T) {
 	} {
 		if _, err := o.Policy(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	for _, name := range []string{
+		"x-signature", "stripe-signature", "x-timestamp", "x-nonce", "x-hmac", "x-ms-date", "tracestate",
+		"x-b3-traceid", "x-correlation-id", "request-id",
+	} {
+		o := idempotency.Options{Identity: []string{name, "authorization"}}
+		if _, err := o.Policy(); err == nil || !strings.Contains(err.Error(), "which changes with each request") {
+			t.Errorf("[%s, authorization]: %v", name, err)
 		}
 	}
 	for _, name := range []string{

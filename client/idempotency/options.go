@@ -60,7 +60,7 @@ type Options struct {
 	// Identity names the headers that tell the senders of requests apart: the same key with another value of one of
 	// them is another key. A request without one of the headers has the empty value. Besides names of headers there are
 	// IdentityAuthorization, IdentityAuthorizationID, IdentityHost and HeadersAnyTenant. Nil means
-	// IdentityAuthorization and IdentityHost; with Shared it means IdentityHost, and with Principal nothing else.
+	// IdentityAuthorization and IdentityHost, and with Shared or Principal IdentityHost alone.
 	//
 	// A credential that is made for one request, such as an AWS signature, is refused as an identity, because each
 	// repeat would be a new sender.

@@ -69,7 +69,10 @@ func (o *Options) comparedHeaders(header http.Header) http.Header {
 	compared := http.Header{}
 	for _, name := range slices.Concat(actingHeaders, o.compared) {
 		if values := header.Values(name); strings.Join(values, "") != "" {
-			if !slices.Contains(oneValue, name) && !strings.HasSuffix(name, "Authorization") {
+			switch {
+			case hasCredential(name):
+				values = []string{canonicalCredential(values)}
+			case !slices.Contains(oneValue, name):
 				values = []string{canonicalList(strings.Join(values, ","))}
 			}
 			compared[name] = values

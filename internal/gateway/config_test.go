@@ -62,6 +62,8 @@ func TestRouteMistakes(t *testing.T) {
 		"cors_origins: [https://a.example/]":         "routes[0].cors_origins the CORS origin",
 		"principal_header: X User":                   "routes[0].principal_header must be the name of a header",
 		"principal_claim: sub":                       "routes[0].principal_claim needs the section jwt",
+		"principal_header: Authorization":            "routes[0].principal_header must have the user",
+		"principal_header: x-request-id":             "routes[0].principal_header must be the name of a header",
 		"{shared: true, principal_header: X-User}":   "routes[0].shared means that all callers are one principal",
 		"{principal_header: A, principal_claim: b}":  "routes[0].principal_claim and principal_header",
 		"principal: authorization":                   "routes[0].principal must be a list",

@@ -275,10 +275,16 @@ func (s *Settings) checkPrincipal(report func(field, format string, args ...any)
 	if s.Shared && s.PrincipalHeader+s.PrincipalClaim != "" {
 		report("shared", "means that all callers are one principal; leave out principal_header and principal_claim")
 	}
-	if strings.ContainsFunc(s.PrincipalHeader, func(c rune) bool {
-		return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-	}) {
-		report("principal_header", "must be the name of a header, such as X-User")
+	if s.PrincipalHeader == "" {
+		return
+	}
+	name := strings.ToLower(s.PrincipalHeader)
+	o := idempotency.Options{Identity: []string{name}, Shared: true}
+	if name == "host" || strings.HasSuffix(name, "authorization") {
+		report("principal_header", "must have the user that a proxy has verified, such as X-User; what the client "+
+			"sends itself is in the list principal")
+	} else if _, err := o.Policy(); err != nil {
+		report("principal_header", "must be the name of a header, such as X-User, that stays the same in a repeat")
 	}
 }
 
