@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/seqledger/seqledger/internal/storeurl"
 )
 
@@ -41,11 +39,7 @@ func (c *storeInitCommand) Run(e *environment) error {
 	case errors.Is(err, storeurl.ErrNothingToInit):
 		return fail(exitRefused, "use it as it is", "%w", err)
 	case err != nil:
-		next := "is the URL right, and does the store answer?"
-		if _, answered := errors.AsType[*pgconn.PgError](err); answered {
-			next = "the role in the URL must be allowed to make tables there"
-		}
-		return fail(exitFailed, next, "%w", err)
+		return fail(exitFailed, "does the store answer, and may the role in the URL make tables there?", "%w", err)
 	}
 	return e.showStatements(text)
 }
