@@ -43,13 +43,15 @@ var presets = map[string][]string{
 		"x-tenant", "x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id",
 		"account-id", "x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id",
 		"x-project", "x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of",
-		"impersonate-user", "x-impersonate-user",
+		"impersonate-user", "x-impersonate-user", "x-organisation", "x-organisation-id", "x-team", "x-team-id",
+		"x-company", "x-customer", "x-shop", "x-store", "x-site", "x-sub-account", "x-sub-account-id", "x-realm",
+		"x-act-as", "sudo", "accept-profile", "content-profile", "paypal-auth-assertion", "x-shopify-shop-domain",
 	},
 	HeadersAnyVersion: {
 		"stripe-version", "square-version", "anthropic-version", "anthropic-beta", "openai-beta", "notion-version",
 		"plaid-version", "intercom-version", "x-github-api-version", "x-ms-version", "api-version", "x-api-version",
 		"accept-version", "odata-version", "dry-run", "x-dry-run", "x-test-mode", "x-sandbox", "x-environment",
-		"prefer",
+		"prefer", "revision", "x-revision", "version", "x-version", "linkedin-version",
 	},
 }
 

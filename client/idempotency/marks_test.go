@@ -27,7 +27,7 @@ func marked(t *testing.T, header http.Header, echo, replayed string, expires boo
 	exposed := header.Get("Access-Control-Expose-Headers")
 	for name := range header {
 		own := strings.HasPrefix(name, "Idempot") || strings.HasPrefix(name, "X-Idempot") || name == "X-Request-Id" ||
-			name == "Retry-After" || name == "Link"
+			name == "Retry-After" || name == "Link" || name == "Location"
 		if own && !strings.Contains(exposed, name) {
 			t.Errorf("a page may not read %s: %s", name, exposed)
 		}

@@ -29,8 +29,7 @@ func mark(header http.Header, r *http.Request, key string, replayed bool, expire
 // exposed lists the headers that scripts in browsers may read.
 var exposed = []string{
 	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", HeaderBypassed,
-	HeaderIgnored,
-	"X-Request-Id", "Retry-After", "Link",
+	HeaderIgnored, "X-Request-Id", "Retry-After", "Link", "Location",
 }
 
 // expose adds these headers to the ones that the handler exposes to browsers.

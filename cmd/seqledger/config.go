@@ -163,7 +163,7 @@ const environmentPrefix = "SEQLEDGER_"
 func unknownVariables(app *kong.Application, environ []string) (names []string) {
 	known := map[string]bool{}
 	for name := range sharedReaders {
-		known[environmentPrefix+name] = true
+		known[name], known[environmentPrefix+name] = true, true
 	}
 	eachFlag(app, func(flag *kong.Flag) {
 		for _, name := range flag.Envs {
@@ -172,7 +172,7 @@ func unknownVariables(app *kong.Application, environ []string) (names []string) 
 	})
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
-		if strings.HasPrefix(name, environmentPrefix) && !known[name] {
+		if (strings.HasPrefix(name, environmentPrefix) || likeShared.MatchString(name)) && !known[name] {
 			names = append(names, name)
 		}
 	}

@@ -39,7 +39,7 @@ func (c *storeInitCommand) Run(e *environment) error {
 	case errors.Is(err, storeurl.ErrNothingToInit):
 		return fail(exitRefused, "use it as it is", "%w", err)
 	case err != nil:
-		return fail(exitFailed, "the role in the URL must be allowed to make tables there", "%w", err)
+		return fail(exitFailed, "does the store answer, and may the role in the URL make tables there?", "%w", err)
 	}
 	return e.showStatements(text)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/storeurl"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -129,4 +130,10 @@ func TestStoreMistakes(t *testing.T) {
 	seqledger(t, "key", "get", "k", "--scope", "a", "--store", "nonsense").expect(t, exitUsage, "names no store")
 	seqledger(t, "key", "list", "--scope", "a", "--store", "memory:").expect(t, exitRefused, "has no list")
 	seqledger(t, "store", "init", "nonsense").expect(t, exitUsage, "names no store")
+	nobody := freeport.Unreachable(t)
+	seqledger(t, "store", "init", "postgres://"+nobody+"/db").expect(t, exitFailed, "does the store answer")
+	unread := program(t, "", "key", "get", "k", "--scope", "a", "--json", "--store", "redis://"+nobody)
+	if unread.code != exitFailed || strings.Count(unread.stderr, "\n") != 1 || !strings.HasPrefix(unread.stderr, "{") {
+		t.Errorf("standard error is not one object: %s", unread.stderr)
+	}
 }

@@ -19,8 +19,9 @@ import (
 // corsMaxAge is how long a browser may cache the answer to a preflight.
 const corsMaxAge = 2 * time.Hour
 
-// newCORS returns a handler that sets the headers of a route, or nil if the route leaves them to its service.
-func newCORS(origins []string) *cors.Cors {
+// newCORS returns a handler that sets the headers of a route, or nil if the route leaves them to its service. stored are
+// further headers that replays of the route have.
+func newCORS(origins, stored []string) *cors.Cors {
 	if len(origins) == 0 {
 		return nil
 	}
@@ -32,10 +33,10 @@ func newCORS(origins []string) *cors.Cors {
 			http.MethodOptions,
 		},
 		AllowedHeaders: []string{"*"},
-		ExposedHeaders: []string{
+		ExposedHeaders: append([]string{
 			"Content-Disposition", "Content-Encoding", "Content-Location", "ETag", "Link", "Location",
 			"Operation-Location", "Retry-After", "X-Request-Id",
-		},
+		}, stored...),
 		// Credentials require that the origins are listed one by one. If any origin is allowed, browsers reject
 		// credentials anyway.
 		AllowCredentials: !slices.Contains(origins, "*"),

@@ -42,6 +42,7 @@ func TestPagesReadEveryResponse(t *testing.T) {
 		w.Header().Set("Access-Control-Allow-Credentials", "false")
 		w.Header().Set("Access-Control-Expose-Headers", "X-Total")
 		w.Header().Set("Location", "/orders/1")
+		w.Header().Set("X-Version", "7")
 		w.WriteHeader(int(status.Load()))
 		_, _ = io.WriteString(w, "ok")
 	}))
@@ -49,6 +50,7 @@ func TestPagesReadEveryResponse(t *testing.T) {
 	gone := "http://" + freeport.Unreachable(t)
 	s := plain(service.URL)
 	s.CORSOrigins, s.MaxBody = []string{shop, "http://localhost:3000"}, 10
+	s.StoredHeaders = []string{"x-version"}
 	c := must.Get(load(t, s, "routes:\n- {path: /gone, upstream: '"+gone+"'}\n- {path: /keys, required: true}\n"+
 		"- {path: /events, shared: true, cors_origins: ['*']}"))(t)
 	base, g := start(t, c)
@@ -111,6 +113,7 @@ func TestPagesReadEveryResponse(t *testing.T) {
 			}
 			for _, name := range []string{
 				"Location", "Retry-After", "Link", "X-Request-Id", idempotency.HeaderReplayed, idempotency.HeaderKey,
+				"X-Version",
 			} {
 				if header.Get(name) != "" && !readable(header, name) {
 					t.Errorf("%s, key %s, %d: a page may not read %s", test.path, test.key, answer.StatusCode, name)

@@ -258,7 +258,7 @@ func TestPolicyOfRoutes(t *testing.T) {
 jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
 routes:
 - {path: /a, principal: [authorization, host, stripe-account]}
-- {path: /b, principal_claim: sub, request_headers: [x-version]}
+- {path: /b, principal_claim: sub, request_headers: [x-mine]}
 - {path: /c, principal_header: X-User}
 - {path: /d, principal: [authorization-id], replay_check: GET /may}
 - {path: /e, shared: true}
@@ -270,7 +270,7 @@ routes:
 	} {
 		_, rest, _ := strings.Cut(string(c.policy()), `"path":"`+path+`"`)
 		if policy, _, _ := strings.Cut(rest, `"path"`); !strings.Contains(policy, want) ||
-			!strings.Contains(policy, `"if-match"`) || strings.Contains(policy, `"x-version"`) != (path == "/b") {
+			!strings.Contains(policy, `"if-match"`) || strings.Contains(policy, `"x-mine"`) != (path == "/b") {
 			t.Errorf("%s: %s", path, policy)
 		}
 	}

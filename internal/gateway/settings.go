@@ -157,7 +157,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	one.options.Identity = s.identity(report)
 	s.checkPointers(report)
 	s.readOrigins(report)
-	one.cors = newCORS(s.CORSOrigins)
+	one.cors = newCORS(s.CORSOrigins, s.StoredHeaders)
 	return one
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
@@ -132,6 +134,7 @@ func postgresStatements() string {
 }
 
 func openRedis(ctx context.Context, url string, o Options) (idempotency.Store, func() error, error) {
+	logging.Disable() // the driver would write to standard error what the store's own errors say
 	s, err := redis.Open(ctx, url, redis.Options{Logger: o.Logger})
 	if err != nil {
 		return nil, nil, err

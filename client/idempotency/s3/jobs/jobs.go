@@ -154,6 +154,7 @@ func New(ctx context.Context, client *driver.Client, name, prefix string) (*Queu
 // submission holds what the options set.
 type submission struct {
 	key, scope string
+	keyed      bool // an empty key is a mistake, and not none
 	ttl        time.Duration
 }
 
@@ -162,7 +163,7 @@ type Option func(*submission)
 
 // WithKey sets the idempotency key: 1 to 256 visible ASCII characters. Without a key every submit creates a task, even
 // a retry.
-func WithKey(key string) Option { return func(s *submission) { s.key = key } }
+func WithKey(key string) Option { return func(s *submission) { s.key, s.keyed = key, true } }
 
 // WithScope sets the scope of the key. The default is the type of the task: an equal key of another type is another
 // key.
@@ -196,8 +197,7 @@ func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, optio
 	for _, o := range options {
 		o(&s)
 	}
-	keyed := s.key != ""
-	if !keyed {
+	if !s.keyed {
 		s.key = rand.Text() // no other submit has it
 	}
 	if err := s.validate(taskType, input); err != nil {
@@ -208,7 +208,7 @@ func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, optio
 		TaskType: taskType, InputHash: hashInput(taskType, input),
 	}
 	r.TaskKey = r.task(nil).Key()
-	if !keyed {
+	if !s.keyed {
 		r.CreatedAt, r.ExpiresAt = time.Now().UTC(), time.Now().Add(s.ttl).UTC()
 		return q.writeTask(ctx, r.task(input))
 	}

@@ -196,6 +196,7 @@ func TestInvalid(t *testing.T) {
 		"long type":  {strings.Repeat("t", 129), nil},
 		"key":        {"t", []jobs.Option{jobs.WithKey("a b")}},
 		"no scope":   {"t", []jobs.Option{jobs.WithScope("")}},
+		"no key":     {"t", []jobs.Option{jobs.WithKey("")}},
 		"long TTL":   {"t", []jobs.Option{jobs.WithTTL(1000 * time.Hour * 24)}},
 		"short TTL":  {"t", []jobs.Option{jobs.WithTTL(time.Millisecond)}},
 		"long scope": {"t", []jobs.Option{jobs.WithScope(strings.Repeat("s", 129))}},
