@@ -37,7 +37,7 @@ type sharedVariables struct {
 	used map[string]string // variables whose values flags have, by the flag's name
 }
 
-// likeShared matches what is a mistake for a shared variable; others that begin with IDEMPOTENCY_ are of other programs.
+// likeShared matches mistakes for shared variables; others that begin with IDEMPOTENCY_ are of other programs.
 var likeShared = regexp.MustCompile(`^IDEMPOTENCY_(PENDING|COMMITTED|REJECTED|MAX_ENTR|CLEANUP|WAIT)`)
 
 // sharedName returns the shared variable of a flag, or "".

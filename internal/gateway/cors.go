@@ -19,8 +19,8 @@ import (
 // corsMaxAge is how long a browser may cache the answer to a preflight.
 const corsMaxAge = 2 * time.Hour
 
-// newCORS returns a handler that sets the headers of a route, or nil if the route leaves them to its service. stored are
-// further headers that replays of the route have.
+// newCORS returns a handler that sets the headers of a route, or nil if the route leaves them to its service. stored
+// are further headers that replays of the route have.
 func newCORS(origins, stored []string) *cors.Cors {
 	if len(origins) == 0 {
 		return nil
