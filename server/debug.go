@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -54,12 +55,28 @@ func ServeProfiles(ctx context.Context, listener net.Listener, metrics prometheu
 	return serveDebug(ctx, listener, handler, slog.New(slog.DiscardHandler))
 }
 
+// debugTimeout is how long a request of the debug port may take, including a profile of some minutes.
+const debugTimeout = 10 * time.Minute
+
+// inTime sets deadlines for an answer that is not read, and for a body, which net/http reads and drops before it sends
+// the answer.
+func inTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		controls := http.NewResponseController(w)
+		_ = controls.SetWriteDeadline(time.Now().Add(debugTimeout))
+		if r.Body != http.NoBody { // without one, net/http would take the deadline for the end of the client
+			_ = controls.SetReadDeadline(time.Now().Add(listen.HeaderTimeout))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // serveDebug answers on a loopback listener until ctx ends.
 func serveDebug(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
 	if !loopbackListener(listener) {
 		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
 	}
-	hs := listen.Server(handler, maxHeaderBytes, logger)
+	hs := listen.Server(inTime(handler), maxHeaderBytes, logger)
 	hs.BaseContext = func(net.Listener) context.Context { return ctx }
 	closed := make(chan error, 1)
 	// A profile may take another half minute, and is not needed any more.

@@ -2,10 +2,15 @@ package server_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -75,6 +80,40 @@ func TestDebugRefusesOtherAddresses(t *testing.T) {
 	if _, err := listener.Accept(); err == nil {
 		t.Error("the listener must be closed")
 	}
+}
+
+// loopbackPipes is a listener whose connections the test makes.
+type loopbackPipes chan net.Conn
+
+func (p loopbackPipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p loopbackPipes) Close() error   { close(p); return nil }
+func (p loopbackPipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// A request of the debug port ends, although its client neither sends the body nor reads the answer.
+func TestDebugRequestsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, served := make(loopbackPipes), make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { served <- server.ServeProfiles(ctx, l, prometheus.NewRegistry()) }() // received below
+		connect := func(request string) net.Conn {
+			ours, theirs := net.Pipe()
+			l <- theirs
+			must.Get(io.WriteString(ours, request+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"))(t)
+			return ours
+		}
+		must.Get(io.ReadAll(connect("GET /metrics")))(t)
+		unread := connect("GET /debug/pprof/")
+		<-time.After(time.Hour) // of the test's clock
+		must.Get(io.ReadAll(unread))(t)
+		cancel()
+		must.Do(t, <-served)
+	})
 }
 
 // TestNoProfilesOnTheMainListener: they are for this machine alone.

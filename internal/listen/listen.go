@@ -7,6 +7,7 @@ package listen
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -109,7 +110,36 @@ func (f *freshConnections) close() {
 // is closed at once: in the kernel's queue its client would wait for an answer. Serve may be called once for a server,
 // which is one of [Server].
 func Serve(s *http.Server, l net.Listener, most int) error {
-	b := &bounded{Listener: l, most: most}
+	return serveBounded(s, &bounded{Listener: l, most: most})
+}
+
+// ServeKnown is [Serve] for a server whose handler calls [Known]. A connection that is not known counts as one without
+// a request, whatever its client has begun and does not end.
+func ServeKnown(s *http.Server, l net.Listener, most int) error {
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, connOf(c))
+	}
+	return serveBounded(s, &bounded{Listener: l, most: most, asks: true})
+}
+
+// connKey is the key of the context value that Known reads.
+type connKey struct{}
+
+// Known says that the sender of a request, whose context is given, is known, and so its connection.
+func Known(ctx context.Context) {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	if c == nil {
+		return
+	}
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if !c.known && !c.closed {
+		c.known = true
+		c.begin()
+	}
+}
+
+func serveBounded(s *http.Server, b *bounded) error {
 	fresh := s.ConnState // of Server
 	s.ConnState = func(c net.Conn, state http.ConnState) {
 		fresh(c, state)
@@ -126,6 +156,7 @@ type bounded struct {
 	net.Listener
 
 	most int
+	asks bool // see ServeKnown
 
 	mu   sync.Mutex
 	open int
@@ -141,6 +172,7 @@ type conn struct {
 
 	// Under of.mu:
 	waiting *list.Element // in of.idle; nil while a request is under way, and when it is closed
+	known   bool          // see Known
 	closed  bool
 }
 
@@ -189,33 +221,40 @@ func (b *bounded) leave(c *conn) {
 		return
 	}
 	c.closed = true
-	c.timer.Stop()
 	b.open--
+	c.begin()
+}
+
+// connOf returns the connection below TLS, if there is TLS, or nil.
+func connOf(c net.Conn) *conn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	ours, _ := c.(*conn)
+	return ours
+}
+
+// begin notes that the connection has a request. of.mu is held.
+func (c *conn) begin() {
+	c.timer.Stop()
 	if c.waiting != nil {
-		b.idle.Remove(c.waiting)
+		c.of.idle.Remove(c.waiting)
 		c.waiting = nil
 	}
 }
 
 // changed is for http.Server.ConnState.
 func (b *bounded) changed(nc net.Conn, state http.ConnState) {
-	if t, ok := nc.(*tls.Conn); ok {
-		nc = t.NetConn()
-	}
-	c, ok := nc.(*conn)
-	if !ok {
+	c := connOf(nc)
+	if c == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case c.closed:
+	case c.closed, b.asks && !c.known:
 	case state == http.StateActive, state == http.StateHijacked:
-		c.timer.Stop()
-		if c.waiting != nil {
-			b.idle.Remove(c.waiting)
-			c.waiting = nil
-		}
+		c.begin()
 	case state == http.StateIdle && c.waiting == nil:
 		c.waiting = b.idle.PushBack(c)
 	}

@@ -54,9 +54,19 @@ type served struct {
 
 func serve(t *testing.T, most int, config *tls.Config) *served {
 	t.Helper()
+	return serveBy(t, Serve, most, config)
+}
+
+func serveBy(
+	t *testing.T, serve func(*http.Server, net.Listener, int) error, most int, config *tls.Config,
+) *served {
+	t.Helper()
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &served{address: l.Addr().String(), blocking: make(chan struct{}), begun: make(chan struct{}, 10)}
 	hs := Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "known" {
+			Known(r.Context())
+		}
 		if r.URL.Path == "/wait" {
 			s.begun <- struct{}{}
 			select {
@@ -71,7 +81,7 @@ func serve(t *testing.T, most int, config *tls.Config) *served {
 	hs.Protocols.SetHTTP1(true)
 	hs.Protocols.SetUnencryptedHTTP2(config == nil)
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(hs, l, most) }() // ends with Close; the cleanup waits for it
+	go func() { ended <- serve(hs, l, most) }() // ends with Close; the cleanup waits for it
 	t.Cleanup(func() {
 		_ = hs.Close()
 		<-ended
@@ -149,6 +159,27 @@ func TestBusyConnectionsAreKept(t *testing.T) {
 	for range 2 * most {
 		s.mustServe(t)
 	}
+}
+
+// What a client begins and does not end keeps no place of those who show who they are, and no request of theirs is cut.
+func TestUnknownConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	s := serveBy(t, ServeKnown, most, nil)
+	busy, answer := dial(t, s.address), make(chan string, 1)
+	go func() { answer <- ask(busy, "/wait?known") }() // received below
+	<-s.begun
+	for range 3 * most {
+		must.Get(fmt.Fprint(dial(t, s.address), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"))(t)
+		waits := dial(t, s.address)
+		must.Get(fmt.Fprint(waits, "GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
+		<-s.begun
+		s.mustServe(t)
+	}
+	close(s.blocking)
+	check.Equal(t, <-answer, "ok<nil>", "a request under way was cut off: %v")
+	kept := dial(t, s.address)
+	check.Equal(t, ask(kept, "/?known")+ask(kept, "/"), "ok<nil>ok<nil>", "one that is known: %v")
 }
 
 // The same holds for HTTP/2 in cleartext, as nodes speak it.

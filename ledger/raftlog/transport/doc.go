@@ -22,5 +22,6 @@
 //   - Heartbeats and votes overtake waiting entries: TestHeartbeatsPassEntries.
 //   - A peer that does not answer pings is disconnected after pingAfter and pingTimeout.
 //
-// The node with the lower id connects to the other one, so that each pair has one stream.
+// The node with the lower id connects to the other one, so that each pair has one stream. If it cannot, the other one
+// does.
 package transport

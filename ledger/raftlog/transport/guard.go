@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // Headers that a node sends with every request to another node. A forwarded call has them in addition to those of its
@@ -148,6 +150,7 @@ func (t *Transport) guard(next http.Handler) http.Handler {
 			no.write(w, r) // an error can be ignored: the node asks again
 			return
 		}
+		listen.Known(r.Context())
 		for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
 			r.Header.Del(name) // handlers do not need them
 		}

@@ -46,7 +46,7 @@ func refusef(format string, args ...any) error {
 	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf(format, args...))
 }
 
-// handler accepts the streams of nodes with lower ids.
+// handler accepts the streams of other nodes.
 func (t *Transport) handler() http.Handler {
 	mux := http.NewServeMux()
 	if t.o.Handler != nil {

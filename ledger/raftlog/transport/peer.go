@@ -42,10 +42,7 @@ func (t *Transport) newPeer(id uint64, address string) *peer {
 	p.ctx, p.stop = context.WithCancel(t.ctx)
 	// Both end with stop; joined by Close.
 	t.loops.Go(p.report)
-	// The lower id connects, so that each pair has one stream.
-	if t.o.ID < id {
-		t.loops.Go(p.dial)
-	}
+	t.loops.Go(p.dial)
 	return p
 }
 
@@ -240,10 +237,29 @@ func (p *peer) receive(s stream) error {
 	}
 }
 
+// awaitTurn returns when this node is to connect, or false once the peer is stopped. The lower id connects, so that
+// each pair has one stream. The higher one does once it has seen none for some time: its address may have changed,
+// which the other node learns from a leader, and there may be none without this stream.
+func (p *peer) awaitTurn() bool {
+	for missed := 0; p.id < p.t.o.ID && missed < patientRetries; missed++ {
+		timer := time.NewTimer(longestRetry)
+		select {
+		case <-timer.C:
+		case <-p.ctx.Done():
+			timer.Stop()
+			return false
+		}
+		if p.connected() {
+			missed = -1
+		}
+	}
+	return p.ctx.Err() == nil
+}
+
 // dial keeps a stream to a peer open.
 func (p *peer) dial() {
 	retry, said := firstRetry, ""
-	for {
+	for p.awaitTurn() {
 		began := time.Now()
 		err := p.t.connectTo(p.ctx, p)
 		if p.ctx.Err() != nil {

@@ -31,7 +31,9 @@ const (
 	pingTimeout  = 2 * time.Second
 	firstRetry   = 50 * time.Millisecond
 	longestRetry = time.Second
-	dialTimeout  = 2 * time.Second
+	// patientRetries is how many times longestRetry the node with the higher id waits before it connects.
+	patientRetries = 3
+	dialTimeout    = 2 * time.Second
 
 	// streamWindow bounds the unread data of a stream. The window of a connection holds many unread streams, so that
 	// waiting forwarded calls do not block the others on the connection.
@@ -148,7 +150,7 @@ func (t *Transport) Serve(l net.Listener) error {
 	if err := t.Allowed(l.Addr().String()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	err := listen.Serve(t.server, l, listen.Connections().Peers)
+	err := listen.ServeKnown(t.server, l, listen.Connections().Peers)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -225,6 +225,21 @@ func TestRestartedNodeIsReached(t *testing.T) {
 	reach(t, one, two)
 }
 
+// A node reaches the others although they know an address at which it is not any more, whatever the ids are: they learn
+// the new one from a leader, which needs a majority that reaches each other.
+func TestNodeAtAnotherAddressIsReached(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, 1, nil), start(t, 2, nil)
+	nowhere := must.Get(freeport.Address())(t)
+	must.Do(t, one.SetPeers(map[uint64]string{2: nowhere}))
+	must.Do(t, two.SetPeers(map[uint64]string{1: one.address}))
+	reach(t, two, one)
+	reach(t, one, two)
+	must.Do(t, one.SetPeers(map[uint64]string{2: two.address}))
+	reach(t, one, two)
+	reach(t, two, one)
+}
+
 // Nodes that do not belong to the cluster are refused, and the reason is logged on the side that can act on it. None of
 // their messages is delivered.
 func TestRefusals(t *testing.T) {
