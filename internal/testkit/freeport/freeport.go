@@ -51,15 +51,20 @@ func Unreachable(t testing.TB) (address string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	defer listener.Close() //nolint:errcheck // Its connection below outlives it.
-	address, err = Address()
-	must(err)
-	local, err := net.ResolveTCPAddr("tcp", address)
-	must(err)
-	// The dialer binds its own end before it connects.
-	conn, err := (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), "tcp", listener.Addr().String())
-	must(err)
-	t.Cleanup(func() { _ = conn.Close() })
-	return address
+	for {
+		address, err = Address()
+		must(err)
+		local, err := net.ResolveTCPAddr("tcp", address)
+		must(err)
+		// The dialer binds its own end before it connects.
+		conn, err := (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if errors.Is(err, syscall.EADDRINUSE) { // by another process meanwhile; Address tries another port each time
+			continue
+		}
+		must(err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return address
+	}
 }
 
 // Listen listens at an address of loopback, "" for one from [Address], also if a listener of this process was closed
