@@ -51,7 +51,7 @@ test-servers: ## Tell which database servers are missing here, whose tests are s
 	@command -v versitygw >/dev/null || test -x $(TOOLS)/versitygw || \
 	  echo "there is no versitygw: the tests of stores in S3 are skipped; make test-stores builds it"
 
-STORE_TESTS := ./client/idempotency/postgres ./client/idempotency/redis ./client/idempotency/s3/... ./client/follow ./internal/storeurl
+STORE_TESTS := ./client/idempotency/postgres ./client/idempotency/redis ./client/idempotency/s3/... ./ledger/archive/s3 ./client/follow ./internal/storeurl
 .PHONY: test-stores
 test-stores: $(TOOLS)/versitygw ## Test the stores of keys over PostgreSQL, Redis and S3, which must be installed
 	RACE_FOR=10s SEQLEDGER_TEST_SERVERS=1 PATH="$(TOOLS):$$PATH" $(GO) test -count=1 -timeout 15m $(STORE_TESTS)

@@ -68,19 +68,21 @@ func mustMkdir(t *testing.T, disk string) string {
 	return dir
 }
 
-// TestArchiveThatHangs: a pipe in place of the index never answers, like a file system whose server is gone. Writes
+// TestArchiveThatHangs: a pipe in place of FORMAT never answers, like a file system whose server is gone. Writes
 // go on, the status tells, whoever asked the archive, and Close returns; then the archive is as it was.
 func TestArchiveThatHangs(t *testing.T) {
 	t.Parallel()
 	dir, to := t.TempDir(), t.TempDir()
-	index := filepath.Join(to, archive.IndexName)
-	l := openRetaining(t, dir, func(o *Options) { o.Archive, o.archivePatience = to, time.Millisecond })
+	l := openRetaining(t, dir, func(o *Options) {
+		o.Archive, o.archivePatience = archive.Directory(to), time.Millisecond
+	})
 	l.fill(1 << 19)
 	l.archiveAll()
+	index := filepath.Join(filepath.Dir(archivedBlocks(t, to)), "FORMAT")
 	archived := l.Stats().Archive.Files
 	mustDo(t, errors.Join(os.Rename(index, index+".away"), syscall.Mkfifo(index, 0o600)))
 	asked := make(chan int, 1)
-	go func() { asked <- l.confirmed([]uint64{1}) }() // as retention does
+	go func() { asked <- l.confirmed(l.store.SealedBlocks()[:1]) }() // as retention does
 	l.await("the hang to be told", func() bool {
 		s := l.Stats().Archive
 		return strings.Contains(s.Problem, "does its file system hang") && !s.FailingSince.IsZero()

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/stats"
 )
@@ -21,13 +21,12 @@ import (
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
 	copying chan struct{}    // capacity 1; not a mutex, so that waiting for it can end with a context
-	answers atomic.Uint64    // how often the archive has taken or confirmed a file
+	answers atomic.Uint64    // how often the archive has answered
 	opened  *archive.Archive // nil until it could be opened
-	checked uint64           // number of the last file that the archive has, as this ledger has it
-	refused uint64           // number of a file that it has lost since; 0 for none
 
 	mu    sync.Mutex
 	stats stats.Archive
+	told  time.Time // when a problem was logged last
 	// unnamed says that the ledger has an archive that Options.Archive does not name. It is constant once Open has
 	// returned.
 	unnamed bool
@@ -108,54 +107,36 @@ var errArchiveHangs = errors.New("the archive has not answered for minutes; does
 
 func (l *Ledger) copyToArchive(ctx context.Context) error {
 	a, err := l.openArchive(ctx)
-	if err != nil {
+	if a == nil || err != nil {
 		return err
 	}
-	archived := uint64(0)
-	if entries := a.Entries(); len(entries) > 0 {
-		archived = entries[len(entries)-1].Number
-		if err := a.Confirmed(archived); err != nil { // so that one that has gone away is noticed at once
-			return err
-		}
-		l.archiver.answers.Add(1)
+	if err := a.Check(ctx); err != nil { // so that one that has gone away is noticed at once
+		return err
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
+	l.archiver.answers.Add(1)
 	sealed := l.store.SealedBlocks()
-	if l.archiver.checked == 0 {
-		// Files bear the hash of the one before, so that of those which both have the last one speaks for all. The
-		// archive may be that of a ledger of which this one is an old copy: then they differ from some file on.
-		for len(sealed) > 1 && sealed[1].Number <= archived {
-			sealed = sealed[1:]
+	for i := range sealed {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-	}
-	for _, f := range sealed {
-		if f.Number <= l.archiver.checked {
+		if a.Has(&sealed[i]) {
 			continue
 		}
-		if err := l.copyOne(ctx, a, f.Number); err != nil {
+		if err := l.copyOne(ctx, a, &sealed[i]); err != nil {
 			return err
 		}
-		l.archiver.checked = f.Number
 		l.archiver.answers.Add(1)
-	}
-	if l.archiver.refused > 0 { // it stays a problem until the file is back
-		if err := a.Confirmed(l.archiver.refused); err != nil {
-			return err
-		}
-		l.archiver.refused = 0
 	}
 	return nil
 }
 
-func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, number uint64) (err error) {
-	source, err := l.store.SealedBlockFile(number)
+func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, f *blockfile.SealedFile) (err error) {
+	source, err := l.store.SealedBlockFile(f.Number)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	return a.Add(ctx, number, source)
+	return a.Add(ctx, f, source)
 }
 
 // noteArchive counts what is archived and what is not, and what a pass came to.
@@ -164,21 +145,19 @@ func (l *Ledger) noteArchive(pass *archivePass, failed error) {
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
 	pass.over = true
-	s.Directory, s.WaitingFiles, s.WaitingBytes = l.options.Archive, 0, 0
-	if a := l.archiver.opened; a != nil {
-		s.Files, s.Bytes = 0, 0
-		for _, e := range a.Entries() {
-			s.Files, s.Bytes, s.Last = s.Files+1, s.Bytes+uint64(e.Size), e.Last
-		}
+	a := l.archiver.opened
+	if a != nil {
+		s.Files, s.Bytes, s.Last = a.Count()
 	}
+	s.WaitingFiles, s.WaitingBytes = 0, 0
 	for _, f := range l.store.Droppable(math.MaxUint64) { // those that no checkpoint covers wait as well
-		if f.Number > l.archiver.checked {
+		if a == nil || !a.Has(&f) {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
 		}
 	}
 	if failed == nil {
 		if s.Problem != "" {
-			l.options.Logger.Info("the archive takes files again", "directory", s.Directory)
+			l.options.Logger.Info("the archive takes files again", "target", l.options.Archive.String())
 		}
 		s.Problem, s.FailingSince = "", time.Time{}
 		return
@@ -205,8 +184,9 @@ func (l *Ledger) setArchiveProblem(failed error) {
 	if s.Problem == "" {
 		s.FailingSince = time.Now()
 	}
-	// The same problem comes back with each pass, and must not fill the log.
-	if s.Problem != failed.Error() {
+	// The same problem comes back with each pass, often in other words, and must not fill the log.
+	if now := time.Now(); s.Problem == "" || s.Problem != failed.Error() && now.Sub(l.archiver.told) > time.Minute {
+		l.archiver.told = now
 		l.options.Logger.Error("the archive takes or confirms a file no longer; writes go on, and retention "+
 			"removes nothing that is not archived", "error", failed)
 	}
@@ -215,7 +195,7 @@ func (l *Ledger) setArchiveProblem(failed error) {
 
 // archiveStats returns what is known of the archive; nil for none.
 func (l *Ledger) archiveStats() *stats.Archive {
-	if l.options.Archive == "" && !l.archiver.unnamed {
+	if l.options.Archive == nil && !l.archiver.unnamed {
 		return nil
 	}
 	l.archiver.mu.Lock()
@@ -225,33 +205,36 @@ func (l *Ledger) archiveStats() *stats.Archive {
 		for _, f := range l.store.Droppable(l.source.Horizon.Load().Index()) {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
 		}
+	} else {
+		s.Target = l.options.Archive.String()
 	}
-	s.Directory = l.options.Archive
 	return &s
 }
 
 // confirmed returns how many of the first files the archive confirms at this moment; all of them where there is
 // no archive, and none where it does not answer until the ledger is closed, or is not named.
-func (l *Ledger) confirmed(numbers []uint64) int {
+func (l *Ledger) confirmed(files []blockfile.SealedFile) int {
 	if l.archiver.unnamed {
 		return 0
 	}
-	if l.options.Archive == "" {
-		return len(numbers)
+	if l.options.Archive == nil {
+		return len(files)
 	}
 	n := 0
 	ended := l.useArchive(l.stopping, func(pass *archivePass) {
-		checked, _ := slices.BinarySearch(numbers, l.archiver.checked+1)
-		if checked == 0 {
+		a, copied := l.archiver.opened, 0
+		for a != nil && copied < len(files) && a.Has(&files[copied]) {
+			copied++
+		}
+		if copied == 0 {
 			return
 		}
-		err := l.archiver.opened.Confirm(numbers[:checked], func() bool {
-			n++
-			l.archiver.answers.Add(1)
-			return l.stopping.Err() == nil
-		})
+		confirmed, err := a.Confirm(l.stopping, files[:copied])
+		l.archiver.answers.Add(1)
+		if l.stopping.Err() == nil {
+			n = confirmed
+		}
 		if err != nil && l.stopping.Err() == nil {
-			l.archiver.refused = numbers[n]
 			l.noteArchive(pass, err)
 		}
 	})

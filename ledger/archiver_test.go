@@ -16,7 +16,7 @@ import (
 
 func openArchiving(t *testing.T, dir, to string) *retainingLedger {
 	t.Helper()
-	return openRetaining(t, dir, func(o *Options) { o.Archive = to })
+	return openRetaining(t, dir, func(o *Options) { o.Archive = archive.Directory(to) })
 }
 
 // archiveAll waits until nothing waits for the archive.
@@ -34,7 +34,11 @@ func (l *retainingLedger) archiveAll() {
 
 func verifyArchive(t *testing.T, dir string) archive.Report {
 	t.Helper()
-	report, err := archive.Verify(t.Context(), archive.Directory(dir), nil)
+	target := archive.Directory(dir)
+	ids, err := archive.Ledgers(t.Context(), target)
+	mustDo(t, err)
+	must.Equal(t, len(ids), 1, "the archive has the ledgers %v", ids)
+	report, err := archive.Verify(t.Context(), target, ids[0], nil)
 	if err != nil || len(report.Problems) != 0 {
 		t.Fatalf("the archive: %+v, %v", report, err)
 	}
@@ -85,14 +89,23 @@ func TestArchiveThatCannotBeWritten(t *testing.T) {
 		"exchanged": {
 			func(t *testing.T, to string) {
 				mustDo(t, errors.Join(os.Rename(to, to+".away"), os.Mkdir(to, 0o700)))
-				_, err := archive.Create(archive.Directory(to), rand.Reader)
+				ids, err := archive.Ledgers(t.Context(), archive.Directory(to+".away"))
+				mustDo(t, err)
+				_, err = archive.Open(t.Context(), archive.Directory(to),
+					archive.Options{Ledger: ids[0], Random: rand.Reader})
 				mustDo(t, err)
 			},
 			func(t *testing.T, to string) { mustDo(t, errors.Join(os.RemoveAll(to), os.Rename(to+".away", to))) },
 		},
 		"no file can be made": { // root may write to what is read-only
-			func(t *testing.T, to string) { mustDo(t, os.Mkdir(filepath.Join(to, "INDEX.new"), 0o700)) },
-			func(t *testing.T, to string) { mustDo(t, os.Remove(filepath.Join(to, "INDEX.new"))) },
+			func(t *testing.T, to string) {
+				blocks := archivedBlocks(t, to)
+				mustDo(t, errors.Join(os.Rename(blocks, blocks+".away"), os.WriteFile(blocks, nil, 0o600)))
+			},
+			func(t *testing.T, to string) {
+				blocks := strings.TrimSuffix(archivedBlocks(t, to), ".away")
+				mustDo(t, errors.Join(os.Remove(blocks), os.Rename(blocks+".away", blocks)))
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,33 +150,36 @@ func archiveFault(t *testing.T, to string, begin, end func(t *testing.T, to stri
 	l.closeAndAudit()
 }
 
-// A copy that the archive has lost is told when retention asks for it, until it is back; newer files are copied.
+// archivedBlocks returns the folder with the files of the archive in a directory.
+func archivedBlocks(t *testing.T, to string) string {
+	t.Helper()
+	found := must.Get(filepath.Glob(filepath.Join(to, "*", "blocks*")))(t)
+	return found[len(found)-1]
+}
+
+// A copy that the archive has lost is told when retention asks for it, and is made again; newer files are copied.
 func TestCopyThatIsLost(t *testing.T) {
 	t.Parallel()
 	to := t.TempDir()
 	l := openArchiving(t, t.TempDir(), to)
 	l.fill(1 << 19)
 	l.archiveAll()
-	name := filepath.Join(to, "0000000001.blocks")
-	mustDo(t, os.Rename(name, name+".away"))
+	name := must.Get(filepath.Glob(filepath.Join(archivedBlocks(t, to), "0000000001-*")))(t)[0]
+	l.archiver.copying <- struct{}{} // so that the ledger's own goroutine makes no copy
+	mustDo(t, os.Remove(name))
 	l.fill(3 << 20)
 	mustDo(t, l.flush())
-	l.archiver.copying <- struct{}{}
 	l.backups <- struct{}{}
 	l.remove() // does not wait for the archive, because nothing is removed whatever that says
 	<-l.backups
-	<-l.archiver.copying
-	mustDo(t, l.dropHistory())
-	for range 2 {
-		l.archiveFiles(t.Context())
-		s := l.Stats().Archive
-		if n := l.Stats().DroppedFiles; n > 0 || !strings.Contains(s.Problem, name) || s.WaitingFiles > 0 {
-			t.Errorf("%d files were dropped, the archive says %+v", n, s)
-		}
+	a, first := l.archiver.opened, l.store.SealedBlocks()[:1]
+	n, err := a.Confirm(t.Context(), first)
+	if <-l.archiver.copying; n != 0 || err == nil || !strings.Contains(err.Error(), filepath.Base(name)) {
+		t.Errorf("%d files are confirmed, and the first one is gone: %v", n, err)
 	}
-	mustDo(t, os.Rename(name+".away", name))
 	l.archiveAll()
 	l.awaitDrop()
+	verifyArchive(t, to)
 	l.closeAndAudit()
 }
 

@@ -31,7 +31,8 @@ const (
 
 func dropOptions(dir string) ledger.Options {
 	return ledger.Options{
-		Dir: filepath.Join(dir, "data"), Archive: archiveOf(dir), Logger: slog.New(slog.DiscardHandler),
+		Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler),
+		Archive:         archive.Directory(archiveOf(dir)),
 		CheckpointBytes: 48 << 10, LogBytes: 256 << 10,
 		Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
 	}
@@ -123,10 +124,11 @@ func wantDropped(t *testing.T, run faultRun, dir string) {
 	}
 	mustWrite(t, l, dropWrite(last+2), machine.Committed)
 	closeLedger(t, l)
-	var with []string
-	if _, err := os.Stat(filepath.Join(archiveOf(dir), archive.IndexName)); err == nil {
-		with = []string{"", archiveOf(dir)}
-		report, err := archive.Verify(t.Context(), archive.Directory(archiveOf(dir)), nil)
+	var with []archive.Target
+	target := archive.Directory(archiveOf(dir))
+	for _, id := range must.Get(archive.Ledgers(t.Context(), target))(t) {
+		with = []archive.Target{nil, target}
+		report, err := archive.Verify(t.Context(), target, id, nil)
 		if err != nil || len(report.Problems) != 0 {
 			t.Errorf("the archive: %v %+v", err, report)
 		}
@@ -134,7 +136,7 @@ func wantDropped(t *testing.T, run faultRun, dir string) {
 	for _, archived := range with {
 		report, err := verify.Directory(t.Context(), filepath.Join(dir, "data"), verify.Options{Archive: archived})
 		if err != nil || len(report.Problems) != 0 {
-			t.Errorf("verify with the archive %q: %v %+v", archived, err, report)
+			t.Errorf("verify with the archive %v: %v %+v", archived, err, report)
 		}
 	}
 	if run.code != 0 {

@@ -193,7 +193,7 @@ func (l *Ledger) historyLoop() {
 	timer := time.NewTicker(l.options.retainInterval)
 	defer timer.Stop()
 	for {
-		if l.options.Archive != "" {
+		if l.options.Archive != nil {
 			l.archiveFiles(l.stopping)
 		}
 		l.remove()
@@ -223,11 +223,7 @@ func (l *Ledger) removable() []blockfile.SealedFile {
 	if !l.worthIt(files) { // asking the archive may take long
 		return nil
 	}
-	numbers := make([]uint64, len(files))
-	for i := range files {
-		numbers[i] = files[i].Number
-	}
-	if files = files[:l.confirmed(numbers)]; !l.worthIt(files) {
+	if files = files[:l.confirmed(files)]; !l.worthIt(files) {
 		return nil
 	}
 	return files

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -47,12 +48,12 @@ type Options struct {
 	// their checksums, in the background, so that damage is found before a write needs the
 	// page. 0 means 8 MiB, negative means not at all.
 	ScrubBytes int64
-	// Archive is the directory of an archive (see package archive), which must be there. Sealed block files are
-	// copied to it, and none is removed by retention that it has not confirmed. Empty for none: then retention
-	// removes nothing if the ledger had an archive before, unless EndArchive is set.
-	Archive string
+	// Archive is where the ledger has its archive (see package archive), or nil. Sealed block files are copied to it,
+	// and none is removed by retention that it has not confirmed. Without one, retention removes nothing if the ledger
+	// had an archive before, unless EndArchive is set.
+	Archive archive.Target
 	// EndArchive gives up the archive that the ledger had, for this start and later ones: retention then removes
-	// files that are in no archive. Archive must be empty.
+	// files that are in no archive. Archive must be nil.
 	EndArchive bool
 	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
 	// a node with others is refused.
@@ -91,7 +92,7 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))
 	orDefault((*int64)(&o.archivePatience), int64(10*time.Second))
 	orDefault((*int64)(&o.sealedPatience), int64(time.Minute))
-	if o.Archive != "" && o.EndArchive {
+	if o.Archive != nil && o.EndArchive {
 		return errors.New("ledger: Options: Archive and EndArchive exclude each other")
 	}
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {

@@ -28,7 +28,8 @@ func retainChild(dir string) error {
 		return err
 	}
 	l, err := ledger.Open(context.Background(), ledger.Options{
-		Dir: filepath.Join(dir, "data"), Archive: archiveOf(dir), Logger: slog.New(slog.DiscardHandler),
+		Dir: filepath.Join(dir, "data"), Logger: slog.New(slog.DiscardHandler),
+		Archive:         archive.Directory(archiveOf(dir)),
 		CheckpointBytes: 64 << 10, LogBytes: 256 << 10,
 		Config: machine.Config{EvictionInterval: 10, RetainBytes: 1 << 20},
 	})
@@ -98,14 +99,16 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 		runAndKill(t, retainChildEnv, dir, 100+random.IntN(600), acknowledged)
 	}
 	data := filepath.Join(dir, "data")
-	report, err := archive.Verify(t.Context(), archive.Directory(archiveOf(dir)), nil)
+	target := archive.Directory(archiveOf(dir))
+	ids := must.Get(archive.Ledgers(t.Context(), target))(t)
+	report, err := archive.Verify(t.Context(), target, ids[0], nil)
 	if err != nil || len(report.Problems) != 0 || report.Files == 0 {
 		t.Fatalf("the archive: %v %+v", err, report)
 	}
-	for _, with := range []string{"", archiveOf(dir)} {
+	for _, with := range []archive.Target{nil, target} {
 		report, err := verify.Directory(t.Context(), data, verify.Options{Archive: with})
 		if err != nil || len(report.Problems) != 0 {
-			t.Fatalf("verify with the archive %q: %v %+v", with, err, report)
+			t.Fatalf("verify with the archive %v: %v %+v", with, err, report)
 		}
 	}
 	auditRetained(t, dir, acknowledged, report.Last)
@@ -116,7 +119,9 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 func auditRetained(t *testing.T, dir string, acknowledged map[[2]uint64]uint64, archivedUpTo uint64) {
 	t.Helper()
 	archived := map[uint64]uint64{} // ledger index → sequence
-	must.Do(t, archive.VisitScope(archive.Directory(archiveOf(dir)), scope, 1, func(
+	target := archive.Directory(archiveOf(dir))
+	r := must.Get(archive.NewReader(t.Context(), target, must.Get(archive.Ledgers(t.Context(), target))(t)[0]))(t)
+	must.Do(t, r.VisitScope(scope, 1, func(
 		_ machine.BlockHeader, txs []machine.Transaction,
 	) bool {
 		for i := range txs {

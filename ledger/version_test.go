@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -35,8 +36,8 @@ func TestOtherVersionIsNoDamage(t *testing.T) {
 		{"page checksums", "data/state.sum", versionAt(15, '2', 24, binary.LittleEndian.PutUint32)},
 		{"format of the state", "data/state.db", recordVersion(t, "seqledger", "format", 16, 255)},
 		{"head of the state", "data/state.db", recordVersion(t, "\x00", "head", 0, 0)},
-		{"index of the archive", "archive/INDEX", indexVersion},
-		{"block file in the archive", "archive/*1.blocks", versionAt(19, 2, 92, binary.BigEndian.PutUint32)},
+		{"archive", "archive/*/FORMAT", formatVersion},
+		{"block file in the archive", "archive/*/blocks/*", versionAt(19, 2, 92, binary.BigEndian.PutUint32)},
 		{"backup", "backup", func(b []byte, sealed bool) []byte {
 			sizes := 8 * int(binary.BigEndian.Uint32(b[68:]))
 			b = versionAt(19, 2, 168, binary.BigEndian.PutUint32)(b, sealed)
@@ -108,7 +109,8 @@ func versionFiles(t *testing.T) string {
 func verifyPart(t *testing.T, root, part string) ([]machine.Problem, error) {
 	t.Helper()
 	if part == "archive" {
-		report, err := archive.Verify(t.Context(), archive.Directory(filepath.Join(root, part)), nil)
+		target := archive.Directory(filepath.Join(root, part))
+		report, err := archive.Verify(t.Context(), target, must.Get(archive.Ledgers(t.Context(), target))(t)[0], nil)
 		return report.Problems, err
 	}
 	var report *verify.Report
@@ -137,16 +139,13 @@ func versionAt(at int, version byte, sum int, put func([]byte, uint32)) func([]b
 	}
 }
 
-// indexVersion changes the version of an archive's index, and the chain of its lines.
-func indexVersion(b []byte, sealed bool) []byte {
-	lines := strings.Split(strings.Replace(string(b), "archive 1", "archive 2", 1), "\n")
-	chain := sha256.Sum256([]byte(lines[0] + "\n"))
-	for i := 1; sealed && lines[i] != ""; i++ {
-		text := lines[i][:strings.LastIndexByte(lines[i], ' ')]
-		chain = sha256.Sum256(append(chain[:], text...))
-		lines[i] = fmt.Sprintf("%s %x", text, chain)
+// formatVersion changes the version of an archive, and the hash of the line that has it.
+func formatVersion(b []byte, sealed bool) []byte {
+	line, rest, _ := strings.Cut(strings.Replace(string(b), "archive 1", "archive 2", 1), "\n")
+	if sealed {
+		rest = fmt.Sprintf("%x\n", sha256.Sum256([]byte(line+"\n")))
 	}
-	return []byte(strings.Join(lines, "\n"))
+	return []byte(line + "\n" + rest)
 }
 
 // recordVersion changes a byte of a record of a state file, and the checksum of the record.

@@ -149,7 +149,7 @@ func archiveStatus(a *stats.Archive) *seqledgerv1.ArchiveStatus {
 		return nil
 	}
 	status := &seqledgerv1.ArchiveStatus{
-		Directory: a.Directory, Files: a.Files, Bytes: a.Bytes, LastIndex: a.Last,
+		Target: a.Target, Files: a.Files, Bytes: a.Bytes, LastIndex: a.Last,
 		WaitingFiles: a.WaitingFiles, WaitingBytes: a.WaitingBytes, Problem: a.Problem,
 	}
 	if !a.FailingSince.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/wire"
@@ -28,26 +29,68 @@ func (c *archiveStatusCommand) Run(e *environment) error {
 		status, err := conn.Status(ctx)
 		archive := status.GetNode().GetArchive()
 		if err == nil && archive == nil {
-			err = fail(exitRefused, "serve --archive DIR copies its block files to one", "the server has no archive")
+			err = fail(exitRefused, "serve --archive TARGET copies its block files to one", "the server has no archive")
 		}
 		return archive, err
 	}, showArchive)
 }
 
+// archiveFlags name the archive of a ledger.
+type archiveFlags struct {
+	Target archivePath `arg:"" help:"Directory or bucket of the archive, as serve --archive has it." nonempty:""`
+	Ledger string      `help:"Id of the ledger, if the target has several." env:"-" placeholder:"ID"`
+}
+
+// find opens the target, and finds the ledger.
+func (c *archiveFlags) find(e *environment, what string) (t archive.Target, ledger machine.LedgerID, err error) {
+	if t, err = c.Target.open(e.ctx); err == nil && t == nil {
+		err = errors.New("must be a directory or s3://BUCKET/PREFIX")
+	}
+	if err != nil {
+		return nil, 0, usage("%s: target: %w", what, err)
+	}
+	const mount = "give the target that serve --archive has, and mount its file system first"
+	if c.Ledger != "" {
+		ledger, ok := archive.ParseLedger(c.Ledger)
+		if !ok {
+			return nil, 0, usage("--ledger: must be the id of a ledger, 16 hex digits")
+		}
+		return t, ledger, nil
+	}
+	ids, err := archive.Ledgers(e.ctx, t)
+	switch {
+	case e.ctx.Err() != nil:
+		return nil, 0, context.Cause(e.ctx)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, 0, fail(exitUsage, mount, "%s: %w", what, err)
+	case err != nil:
+		return nil, 0, fail(exitFailed, "", "%s: %w", what, err)
+	case len(ids) == 0:
+		return nil, 0, fail(exitFailed, mount, "%s: there is no archive in %s", what, t)
+	case len(ids) > 1:
+		return nil, 0, usage("--ledger: %s has the archives of the ledgers %s: name one", t,
+			strings.Trim(fmt.Sprint(ids), "[]"))
+	}
+	return t, ids[0], nil
+}
+
 type archiveVerifyCommand struct {
-	Dir string `arg:"" help:"Directory of the archive." type:"path"`
+	archiveFlags `embed:""`
 }
 
 func (*archiveVerifyCommand) Help() string {
-	return `Reads every byte: the chain of the index, and of each file its hash, its records and what it says of the file
-before it. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
+	return `Reads every byte: of each file its hash, its records and what it says of the file before it. Problems are printed
+one a line. Exit code 1 says that there are some, or that the check could not be done.
 
-    seqledger archive verify /mnt/archive`
+    seqledger archive verify /mnt/archive
+    seqledger archive verify 's3://backups/ledger?region=eu-central-1'`
 }
 
 // archiveVerifyResult is the last line with --json.
 type archiveVerifyResult struct {
 	ID        string   `json:"id"`
+	LedgerID  string   `json:"ledgerId"`
+	ParentIDs []string `json:"parentIds,omitempty"`
 	Files     uint64   `json:"files,string"`
 	Bytes     int64    `json:"bytes,string"`
 	LastIndex uint64   `json:"lastIndex,string"`
@@ -56,10 +99,14 @@ type archiveVerifyResult struct {
 }
 
 func (c *archiveVerifyCommand) Run(e *environment) error {
+	target, ledger, err := c.find(e, "archive verify")
+	if err != nil {
+		return err
+	}
 	var told seldom
 	told.due() // from now on
 	checked := uint64(0)
-	report, err := archive.Verify(e.ctx, archive.Directory(c.Dir), func(r archive.Report) {
+	report, err := archive.Verify(e.ctx, target, ledger, func(r archive.Report) {
 		checked++
 		if !e.json && told.due() {
 			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
@@ -69,13 +116,6 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		const mount = "give the directory that serve --archive has, and mount its file system first"
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return fail(exitUsage, mount, "archive verify: %w", err)
-		case errors.Is(err, archive.ErrNone):
-			return fail(exitFailed, mount, "archive verify: %w", err)
-		}
 		return fail(exitFailed, "", "archive verify: %w", err)
 	}
 	if err := errors.Join(showProblems(e, "", report.Problems), c.conclude(e, &report)); err != nil {
@@ -83,29 +123,38 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 	}
 	if n := len(report.Problems); n > 0 {
 		return fail(exitFailed, "do not let retention go on with this archive; a ledger that still has these files "+
-			"makes them again in a new directory", "archive verify %s: %d problems", c.Dir, n)
+			"makes them again in another target", "archive verify %s: %d problems", target, n)
 	}
 	return nil
 }
 
 func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error {
-	result := archiveVerifyResult{r.ID, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems)}
+	result := archiveVerifyResult{
+		r.ID, r.Ledger.String(), nil, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems),
+	}
+	for _, id := range r.Parents {
+		result.ParentIDs = append(result.ParentIDs, id.String())
+	}
 	return e.show(result, func(t *table) {
 		t.field("archive", r.ID)
+		t.field("ledger", result.LedgerID)
+		for _, id := range result.ParentIDs {
+			t.field("restored from", id)
+		}
 		t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
 		t.field("up to index", number(r.Last))
 		for _, name := range r.Unlisted {
-			t.field("not in the index", oneLine(name))
+			t.field("no file of it", oneLine(name))
 		}
 		t.field("problems", number(uint64(len(r.Problems))))
 	})
 }
 
 type archiveCatCommand struct {
-	Dir        string `arg:"" help:"Directory of the archive." type:"path"`
-	scopeFlags `embed:""`
-	FromHeight uint64 `help:"Height of the first block." default:"1" env:"-"`
-	Limit      uint64 `help:"Stop after this many blocks; 0 for all." env:"-" placeholder:"N"`
+	archiveFlags `embed:""`
+	scopeFlags   `embed:""`
+	FromHeight   uint64 `help:"Height of the first block." default:"1" env:"-"`
+	Limit        uint64 `help:"Stop after this many blocks; 0 for all." env:"-" placeholder:"N"`
 }
 
 func (*archiveCatCommand) Help() string {
@@ -120,14 +169,18 @@ func (c *archiveCatCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	if err := checkThere("archive cat", c.Dir); err != nil {
+	target, ledger, err := c.find(e, "archive cat")
+	if err != nil {
 		return err
+	}
+	archived, err := archive.NewReader(e.ctx, target, ledger)
+	if err != nil {
+		return fail(exitFailed, "", "archive cat: %w", err)
 	}
 	scope := machine.Scope{Organization: m.GetOrganization(), Vault: m.GetVault()}
 	var failed error
 	seen := uint64(0)
-	disk := archive.Directory(c.Dir)
-	err = archive.VisitScope(disk, scope, c.FromHeight, func(h machine.BlockHeader, txs []machine.Transaction) bool {
+	err = archived.VisitScope(scope, c.FromHeight, func(h machine.BlockHeader, txs []machine.Transaction) bool {
 		block, part := wire.RenderBlock(&h), wire.NewPart(1<<40)
 		for i := range txs {
 			part.Add(&txs[i], 0)

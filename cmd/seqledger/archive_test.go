@@ -21,7 +21,8 @@ func archivedLedger(t *testing.T) (data, archived string) {
 	t.Helper()
 	data, archived = filepath.Join(t.TempDir(), "data"), t.TempDir()
 	l := must.Get(ledger.Open(t.Context(), ledger.Options{
-		Dir: data, Archive: archived, Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
+		Dir: data, Archive: archive.Directory(archived),
+		Config:          machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
 		CheckpointBytes: 1 << 20, LogBytes: 4 << 20,
 	}))(t)
 	payload := make([]byte, machine.MaxValueBytes)
@@ -56,21 +57,29 @@ func TestArchiveCommands(t *testing.T) {
 	seqledger(t, "archive", "cat", archived, "--scope", "acme/main", "--from-height", "2", "--limit", "1", "--json").
 		expect(t, exitDone, `"height":"2"`)
 	seqledger(t, "archive", "cat", archived, "--scope", "acme/other").expect(t, exitRefused, "no block")
-	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no INDEX", "serve --archive")
+	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no archive", "serve --archive")
+	ids := must.Get(archive.Ledgers(t.Context(), archive.Directory(archived)))(t)
+	seqledger(t, "archive", "verify", archived, "--ledger", ids[0].String()).expect(t, exitDone, ids[0].String())
+	seqledger(t, "archive", "verify", archived, "--ledger", "0").expect(t, exitUsage, "--ledger: must be the id")
+	seqledger(t, "archive", "verify", archived, "--ledger", "00000000000000ff").expect(t, exitFailed, "no FORMAT")
 	seqledger(t, "archive", "verify", filepath.Join(archived, "absent")).expect(t, exitUsage, "no such file",
 		"serve --archive", "mount")
 	unmade := filepath.Join(t.TempDir(), "data")
-	seqledger(t, "serve", "--data", unmade, "--archive", filepath.Join(archived, "INDEX")).expect(t, exitUsage,
-		"--archive", "not a directory")
+	file := filepath.Join(archived, ids[0].String(), "FORMAT")
+	seqledger(t, "serve", "--data", unmade, "--archive", file).expect(t, exitUsage, "--archive", "not a directory")
 	if _, err := os.Stat(unmade); err == nil {
 		t.Error("a ledger was made for a command line that is wrong")
 	}
 	seqledger(t, "verify", "--archive", archived, "--backup", "x").expect(t, exitUsage)
-	name := filepath.Join(archived, "0000000001.blocks")
+	name := must.Get(filepath.Glob(filepath.Join(archived, "*", "blocks", "0000000001-*")))(t)[0]
+	second := filepath.Join(archived, "0000000000000001", "FORMAT")
+	must.Do(t, errors.Join(os.Mkdir(filepath.Dir(second), 0o700), os.WriteFile(second, nil, 0o600)))
+	seqledger(t, "archive", "verify", archived).expect(t, exitUsage, "--ledger", ids[0].String(), "0000000000000001")
+	must.Do(t, os.RemoveAll(filepath.Dir(second)))
 	b := must.Get(os.ReadFile(name))(t)
 	b[len(b)/2] ^= 1
 	must.Do(t, os.WriteFile(name, b, 0o600))
-	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, "0000000001.blocks")
+	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, filepath.Base(name))
 	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "seqledger archive verify")
 	must.Do(t, os.Remove(name))
 	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed,
@@ -86,8 +95,10 @@ func TestServeMissesItsArchive(t *testing.T) {
 	s := serve(t)
 	s.kill()
 	archived, mark := t.TempDir(), filepath.Join(s.data, "ARCHIVE")
-	id := must.Get(archive.Create(archive.Directory(archived), rand.Reader))(t)
-	must.Do(t, os.WriteFile(mark, []byte(id+"\n"), 0o600))
+	a := must.Get(archive.Open(t.Context(), archive.Directory(archived), archive.Options{
+		Ledger: 1, Random: rand.Reader, // as if the ledger had had this id before
+	}))(t)
+	must.Do(t, os.WriteFile(mark, a.Mark().Encode(), 0o600))
 	s = serveOn(t, s.data, s.address)
 	s.do(t, "status").expect(t, exitDone, "archive", "none is given", mark, "serve --archive none")
 	s.do(t, "archive", "status").expect(t, exitDone, "none is given", mark)

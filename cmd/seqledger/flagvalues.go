@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/archive/s3"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -61,7 +64,7 @@ func flagValues() []kong.Option {
 			return nil
 		})),
 		kong.TypeMapper(reflect.TypeFor[archivePath](), valueReader(func(text string, target reflect.Value) error {
-			if text != noArchive {
+			if text != noArchive && !strings.HasPrefix(text, "s3://") {
 				text = kong.ExpandPath(text)
 			}
 			target.SetString(text)
@@ -99,18 +102,30 @@ func refuseEmpty(k *kong.Kong) error {
 	})
 }
 
-// archivePath is the path of an archive, empty for what the ledger had before, or noArchive.
+// archivePath is the target of an archive, a directory or s3://BUCKET/PREFIX, empty for what the ledger had before, or
+// noArchive.
 type archivePath string
 
 // noArchive gives the archive up. A directory of this name is ./none.
 const noArchive = "none"
 
-// path returns the directory, or nothing.
-func (d archivePath) path() string {
-	if d == noArchive {
+// directory returns the path of the directory, or nothing.
+func (d archivePath) directory() string {
+	if d == noArchive || strings.HasPrefix(string(d), "s3://") {
 		return ""
 	}
 	return string(d)
+}
+
+// open returns the target; nil for none.
+func (d archivePath) open(ctx context.Context) (archive.Target, error) {
+	switch {
+	case strings.HasPrefix(string(d), "s3://"):
+		return s3.Open(ctx, string(d))
+	case d.directory() != "":
+		return archive.Directory(d.directory()), nil
+	}
+	return nil, nil
 }
 
 // byteCount is a number of bytes.

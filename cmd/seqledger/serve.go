@@ -31,7 +31,7 @@ type serveCommand struct {
 	ScrubBytes      int64         `help:"Bytes of the state file to read and compare with their checksums each second, all of them at most once an hour; -1 disables." default:"8388608"`
 	BackupRate      int64         `help:"Read limit of a backup, in bytes per second; -1 for none." default:"33554432"`
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data and no other node can lead; reads continue. 0 never refuses; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
-	Archive         archivePath   `help:"Copy sealed block files to this directory before retention removes them. A later start without this flag removes nothing; none gives up the archive." nonempty:"" placeholder:"DIR"`
+	Archive         archivePath   `help:"Copy sealed block files to this directory or bucket, s3://BUCKET/PREFIX?region=REGION&endpoint=URL, before retention removes them. A later start without this flag removes nothing; none gives up the archive." nonempty:"" placeholder:"TARGET"`
 	AcceptClock     bool          `help:"Accept the system's clock although it is more than 30 days ahead of the last command and further than any earlier pause: anything with a time to live may expire." env:"-"`
 	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
@@ -149,10 +149,14 @@ func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.L
 			return nil, errors.Join(err, cluster.Listener.Close())
 		}
 	}
+	target, err := c.Archive.open(e.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("--archive: %w", err)
+	}
 	return ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: machine.DefaultConfig(), Logger: e.log,
 		CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock, ScrubBytes: c.ScrubBytes,
-		Archive: c.Archive.path(), EndArchive: c.Archive == noArchive, Cluster: cluster,
+		Archive: target, EndArchive: c.Archive == noArchive, Cluster: cluster,
 	})
 }
 
@@ -178,7 +182,7 @@ func (c *serveCommand) check() error {
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
 		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
-	case c.Archive.path() != "" && isFile(c.Archive.path()):
+	case c.Archive.directory() != "" && isFile(c.Archive.directory()):
 		return usage("--archive: %s is not a directory", c.Archive)
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")

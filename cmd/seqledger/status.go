@@ -255,12 +255,12 @@ func showArchive(t *table, a *seqledgerv1.ArchiveStatus) {
 	if a == nil {
 		return
 	}
-	if a.GetDirectory() == "" { // the ledger has one, and the server was not told where it is
+	if a.GetTarget() == "" { // the ledger has one, and the server was not told where it is
 		t.field("archive", "none is given; retention would remove "+number(a.GetWaitingFiles())+" files")
 		t.field("archive fails", "since "+timestamp(a.GetFailingSince())+": "+oneLine(a.GetProblem()))
 		return
 	}
-	t.field("archive", oneLine(a.GetDirectory()))
+	t.field("archive", oneLine(a.GetTarget()))
 	t.field("archived", fmt.Sprintf("%d files, %s, up to index %d", a.GetFiles(), byteSize(a.GetBytes()),
 		a.GetLastIndex()))
 	t.field("to be archived", fmt.Sprintf("%d files, %s", a.GetWaitingFiles(), byteSize(a.GetWaitingBytes())))

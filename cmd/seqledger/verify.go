@@ -12,10 +12,10 @@ import (
 
 // verifyCommand checks a data directory or a backup, or compares two data directories.
 type verifyCommand struct {
-	Data    string   `help:"Data directory." default:"./seqledger-data" type:"path"`
-	Compare string   `help:"Also check this data directory, and compare the two." type:"path" placeholder:"DIR" env:"-"`
-	Archive string   `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
-	Backup  []string `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
+	Data    string      `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Compare string      `help:"Also check this data directory, and compare the two." type:"path" placeholder:"DIR" env:"-"`
+	Archive archivePath `help:"Check it together with the blocks in this archive." nonempty:"" placeholder:"TARGET" env:"-"`
+	Backup  []string    `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
 
 func (*verifyCommand) Help() string {
@@ -85,13 +85,17 @@ func (c *verifyCommand) Run(e *environment) error {
 		return usage("--compare does not go together with --archive or --backup")
 	}
 	if len(c.Backup) == 0 {
-		if err := checkThere("--data", c.Data, "--compare", c.Compare, "--archive", c.Archive); err != nil {
+		if err := checkThere("--data", c.Data, "--compare", c.Compare, "--archive", c.Archive.directory()); err != nil {
 			return err
 		}
 	}
+	archived, err := c.Archive.open(e.ctx)
+	if err != nil {
+		return usage("--archive: %w", err)
+	}
 	var told seldom
 	told.due() // from now on
-	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {
+	options := verify.Options{Archive: archived, Progress: func(s machine.AuditSummary) {
 		if !e.json && told.due() {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}

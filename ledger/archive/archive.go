@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,314 +13,192 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// newSuffix is what a name ends with until what bears it is whole.
-const newSuffix = ".new"
-
-// Archive is an archive that is written to. It belongs to one goroutine, and to one ledger: what another one has
-// changed since it was opened is ErrOther.
+// Archive is an archive that is written to. It belongs to one goroutine.
 type Archive struct {
-	disk  Disk
-	index *index                // durable
-	doubt *index                // one whose writing has failed, so that either may be on the disk; nil for none
-	last  *blockfile.SealedInfo // of the last file; nil until it has been read
-
-	step func(name string) // for tests; may be nil
+	target Target
+	mark   Mark
+	files  map[uint64]File // of the last list, and what was added since
+	listed bool            // false: the target is to be listed again before anything is added
 }
 
-// Create makes an archive of an existing directory without an index, and returns its id, which is drawn from random
-// (crypto/rand.Reader except in simulations).
-func Create(disk Disk, random io.Reader) (id string, err error) {
-	unlock, err := disk.Lock()
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	if _, err := readIndex(disk); !errors.Is(err, ErrNone) {
-		if err == nil {
-			err = fmt.Errorf("%s: there is an archive already", disk)
+// Options says whose archive to open.
+type Options struct {
+	Ledger  machine.LedgerID
+	Parents []machine.LedgerID // ids that the ledger had before it was restored or recovered, the latest first
+	// Mark is the archive that the ledger has, which the target must have. If there is none, any archive of the ledger
+	// will do, and one is made if there is none. One is also made if the mark is of an earlier id of the ledger.
+	Mark   Mark
+	Random io.Reader // for the id of an archive that is made: crypto/rand.Reader except in simulations
+}
+
+// Open opens the archive of a ledger.
+func Open(ctx context.Context, t Target, o Options) (*Archive, error) {
+	if o.Mark != (Mark{}) {
+		if err := checkMark(ctx, t, o.Mark); err != nil {
+			return nil, err
 		}
-		return "", err
 	}
-	var drawn [16]byte
-	if _, err := io.ReadFull(random, drawn[:]); err != nil {
-		return "", err
+	h, err := readHeader(ctx, t, o.Ledger)
+	if errors.Is(err, ErrNone) {
+		if err = create(ctx, t, o); err == nil {
+			h, err = readHeader(ctx, t, o.Ledger) // another process may have been first
+		}
 	}
-	id = hex.EncodeToString(drawn[:])
-	x := &index{id: id}
-	x.chain = sha256.Sum256([]byte(x.head()))
-	return id, (&Archive{disk: disk, index: x}).write(x)
-}
-
-// Open opens the archive of an id; any one for an empty id. It writes the index again, because that of a process that
-// was killed may be in the cache alone, and what it says must not be gone once the ledger has removed the file.
-func Open(disk Disk, id string) (*Archive, error) {
-	x, err := readIndex(disk)
 	if err != nil {
 		return nil, err
 	}
-	if id != "" && x.id != id {
-		return nil, fmt.Errorf("%s: %w: it has id %s, and %s was expected", disk, ErrOther, x.id, id)
-	}
-	a := &Archive{disk: disk, index: x, doubt: x}
-	if err := a.lockAndSettle(); err != nil {
+	a := &Archive{target: t, mark: Mark{h.ledger, h.id}}
+	if err := a.list(ctx); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// ID returns the random id that the archive got when it was made.
-func (a *Archive) ID() string { return a.index.id }
-
-// Entries returns the confirmed files in order.
-func (a *Archive) Entries() []Entry { return a.index.entries }
-
-// Disk returns where the archive is.
-func (a *Archive) Disk() Disk { return a.disk }
-
-func (a *Archive) at(step string) {
-	if a.step != nil {
-		a.step(step)
+// checkMark returns an error unless the target has an archive.
+func checkMark(ctx context.Context, t Target, m Mark) error {
+	h, err := readHeader(ctx, t, m.Ledger)
+	if err == nil && h.id != m.ID {
+		err = fmt.Errorf("%s: %w: it has id %s, and %s was expected", t, ErrOther, h.id, m.ID)
 	}
+	return err
 }
 
-// Add copies a sealed file of the ledger, and confirms it. The files must come in the order of their numbers; the
-// first may have any. One that is confirmed already must be the same. Damage of the ledger's own file is
-// machine.ErrCorrupt; an archive of another ledger is ErrOther; every other error is the archive's, and
-// leaves what was confirmed as it was.
-func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File) (err error) {
-	if _, err := a.read(); err != nil { // before a lock is made where nothing is mounted
+// create makes FORMAT.
+func create(ctx context.Context, t Target, o Options) error {
+	var drawn [16]byte
+	if _, err := io.ReadFull(o.Random, drawn[:]); err != nil {
 		return err
 	}
-	unlock, err := a.disk.Lock()
+	h := header{id: hex.EncodeToString(drawn[:]), ledger: o.Ledger, parents: o.Parents}
+	content := h.encode()
+	name := folder(o.Ledger) + formatName
+	return t.Put(ctx, name, bytes.NewReader(content), int64(len(content)), sha256.Sum256(content))
+}
+
+// Mark returns what the ledger must remember of the archive.
+func (a *Archive) Mark() Mark { return a.mark }
+
+// Count returns how many files the archive has, their bytes, and the ledger index of the last record.
+func (a *Archive) Count() (files, bytes, last uint64) {
+	for _, f := range a.files {
+		files, bytes, last = files+1, bytes+uint64(f.Size), max(last, f.Last)
+	}
+	return files, bytes, last
+}
+
+// Has reports whether a file is in the archive, as of the last list and what was added since.
+func (a *Archive) Has(f *blockfile.SealedFile) bool { return a.files[f.Number] == a.fileOf(f) }
+
+func (a *Archive) fileOf(f *blockfile.SealedFile) File {
+	return File{Number: f.Number, Last: f.Last, Hash: f.Hash, Size: f.Size, ledger: a.mark.Ledger}
+}
+
+// Check returns an error unless the target can be reached and has the archive.
+func (a *Archive) Check(ctx context.Context) error {
+	if !a.listed {
+		return a.list(ctx)
+	}
+	return checkMark(ctx, a.target, a.mark)
+}
+
+// list checks the archive, and lists its files.
+func (a *Archive) list(ctx context.Context) error {
+	a.listed = false
+	if err := checkMark(ctx, a.target, a.mark); err != nil {
+		return err
+	}
+	found, err := list(ctx, a.target, a.mark.Ledger)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	// Read again, because another process may have written before this one had the lock.
-	if err := a.settle(); err != nil {
-		return err
-	}
-	if last, any := a.index.last(); any && number != last.Number+1 {
-		if number <= last.Number {
-			return a.compare(number, source)
+	a.files = make(map[uint64]File, len(found.files))
+	for _, f := range found.files {
+		if before, twice := a.files[f.Number]; twice {
+			return fmt.Errorf("%s: %w: it has both %s and %s", a.target, ErrOther, before.name(), f.name())
 		}
-		return fmt.Errorf("%s: %w: it ends with %s, and %s is missing in it",
-			a.disk, ErrOther, blockfile.Name(last.Number), blockfile.Name(last.Number+1))
+		a.files[f.Number] = f
 	}
-	name := blockfile.Name(number)
-	a.at("copy")
-	if err := a.copyFile(ctx, name+newSuffix, source); err != nil {
-		return err
-	}
-	a.at("check")
-	info, err := a.check(name + newSuffix)
-	if err == nil && info.Number != number {
-		err = fmt.Errorf("%w: it has the header of %s", machine.ErrCorrupt, blockfile.Name(info.Number))
-	}
-	if err != nil {
-		return fmt.Errorf("copy of %s in %s: %w", name, a.disk, errors.Join(err, sourceError(source)))
-	}
-	if err := a.follows(&info); err != nil {
-		return err
-	}
-	a.at("rename")
-	if err := a.disk.Rename(name+newSuffix, name); err != nil {
-		return err
-	}
-	// The name is durable before its line in the index, so that a confirmed file is never missing.
-	if err := a.disk.Sync(); err != nil {
-		return err
-	}
-	a.at("index")
-	if _, err := a.read(); err != nil { // where locks are none, this leaves an instant
-		return err
-	}
-	entry := Entry{Number: number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}
-	if err := a.write(a.index.add(entry)); err != nil {
-		return err
-	}
-	a.last = &info
-	a.at("done")
+	a.listed = true
 	return nil
 }
 
-// sourceError checks the source of a bad copy: a defect there is damage of the ledger.
-func sourceError(source blockfile.File) error {
-	if _, err := blockfile.CheckSealed(source); err != nil {
-		return fmt.Errorf("and so is the file itself: %w", err)
+// unbroken returns the number of the last file before the first gap; 0 for none.
+func (a *Archive) unbroken() uint64 {
+	first := uint64(0)
+	for number := range a.files {
+		if first == 0 || number < first {
+			first = number
+		}
 	}
-	return nil
+	end := first
+	for ; a.files[end].Number != 0; end++ {
+	}
+	return max(end, 1) - 1
 }
 
-// compare compares a file of the ledger with the confirmed one of its number.
-func (a *Archive) compare(number uint64, source blockfile.File) error {
+// Add copies a sealed file of the ledger. Files must come in the order of their numbers; the first may have any. Damage
+// of the ledger's own file is machine.ErrCorrupt; an archive with another history is ErrOther; every other error is the
+// target's, and leaves the archive as it was.
+func (a *Archive) Add(ctx context.Context, f *blockfile.SealedFile, source blockfile.File) error {
+	if found, is := a.files[f.Number]; is {
+		return a.same(&found, f)
+	}
+	if last := a.unbroken(); last != 0 && f.Number > last+1 {
+		return fmt.Errorf("%s: %w: %s is missing in it", a.target, ErrOther, blockfile.Name(last+1))
+	}
 	info, err := blockfile.CheckSealed(source)
+	if err == nil && (info.Number != f.Number || info.Last != f.Last || info.Hash != f.Hash || info.Size != f.Size) {
+		err = fmt.Errorf("%w: it is not the file that was sealed", machine.ErrCorrupt)
+	}
 	if err != nil {
+		return fmt.Errorf("%s: %w", blockfile.Name(f.Number), err)
+	}
+	before, is := a.files[f.Number-1]
+	if is && (info.Previous != before.Hash || info.After != before.Last) {
+		return fmt.Errorf("%s: %w: %s does not follow %s", a.target, ErrOther, blockfile.Name(f.Number), before.name())
+	}
+	added := a.fileOf(f)
+	if err := a.target.Put(ctx, added.name(), source, f.Size, info.SHA256); err != nil {
 		return err
 	}
-	if e, ok := a.index.entry(number); !ok || e.SHA256 != info.SHA256 {
-		return fmt.Errorf("%s: %w: it has another %s", a.disk, ErrOther, blockfile.Name(number))
-	}
+	a.files[f.Number] = added
 	return nil
 }
 
-// follows compares a new file with the last one that is confirmed.
-func (a *Archive) follows(info *blockfile.SealedInfo) error {
-	last, any := a.index.last()
-	if !any {
+// same returns an error unless a file in the archive is one of the ledger.
+func (a *Archive) same(found *File, f *blockfile.SealedFile) error {
+	want := a.fileOf(f)
+	if *found == want {
 		return nil
 	}
-	if a.last == nil || a.last.Number != last.Number {
-		before, err := a.check(blockfile.Name(last.Number))
-		if err != nil {
-			return fmt.Errorf("%s in %s: %w", blockfile.Name(last.Number), a.disk, err)
-		}
-		a.last = &before
+	a.listed = false // an operator mends it
+	switch {
+	case found.name() == want.name():
+		return fmt.Errorf("%s in %s has %d bytes and must have %d: remove it, and it is made again",
+			found.name(), a.target, found.Size, want.Size)
 	}
-	if err := info.Follows(a.last); err != nil {
-		return fmt.Errorf("%s: %w: %w", a.disk, ErrOther, err)
-	}
-	return nil
+	return fmt.Errorf("%s: %w: it has %s", a.target, ErrOther, found.name())
 }
 
-// Confirmed returns an error unless a file is in the index as it is on the disk now, with its size.
-func (a *Archive) Confirmed(number uint64) error {
-	return a.Confirm([]uint64{number}, func() bool { return true })
-}
-
-// Confirm calls confirmed for each file that is confirmed, until one is not, which is an error, or until confirmed
-// returns false. It reads the index again, so that an archive which has gone away, or was exchanged, confirms nothing.
-func (a *Archive) Confirm(numbers []uint64, confirmed func() (more bool)) error {
-	if _, err := a.read(); err != nil {
-		return err
-	}
-	if a.doubt != nil {
-		if err := a.lockAndSettle(); err != nil {
-			return err
-		}
-	}
-	for _, number := range numbers {
-		e, ok := a.index.entry(number)
-		if !ok {
-			return fmt.Errorf("%s in %s is not confirmed", blockfile.Name(number), a.disk)
-		}
-		size, err := a.sizeOf(blockfile.Name(number))
-		if err == nil && size != e.Size {
-			err = fmt.Errorf("%s in %s has %d bytes and must have %d", blockfile.Name(number), a.disk, size, e.Size)
-		}
-		if err != nil || !confirmed() {
-			return err
-		}
-	}
-	return nil
-}
-
-func (a *Archive) sizeOf(name string) (size int64, err error) {
-	file, err := a.disk.OpenSealed(name)
-	if err != nil {
+// Confirm returns how many of the first files are in the archive at this moment, with all files before them, and why no
+// more are. It lists the target again.
+func (a *Archive) Confirm(ctx context.Context, files []blockfile.SealedFile) (confirmed int, err error) {
+	if err := a.list(ctx); err != nil {
 		return 0, err
 	}
-	size, err = file.Size()
-	return size, errors.Join(err, file.Close())
-}
-
-// read returns the index on the disk if it is the one that was read or written last.
-func (a *Archive) read() (*index, error) {
-	x, err := readIndex(a.disk)
-	if err == nil && x.chain != a.index.chain && (a.doubt == nil || x.chain != a.doubt.chain) {
-		err = fmt.Errorf("%s: %w: its index has changed", a.disk, ErrOther)
-	}
-	return x, err
-}
-
-func (a *Archive) lockAndSettle() error {
-	unlock, err := a.disk.Lock()
-	if err != nil {
-		return err
-	}
-	return errors.Join(a.settle(), unlock())
-}
-
-// settle writes the index on the disk again if it may be in the cache alone. It needs the lock.
-func (a *Archive) settle() error {
-	x, err := a.read()
-	if err != nil || a.doubt == nil {
-		return err
-	}
-	return a.write(x)
-}
-
-// copyFile makes a synced copy.
-func (a *Archive) copyFile(ctx context.Context, name string, source blockfile.File) (err error) {
-	size, err := source.Size()
-	if err != nil {
-		return err
-	}
-	to, err := a.disk.Create(name)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil { // a full archive needs the bytes of the copy
-			_ = a.disk.Remove(name)
+	last := a.unbroken()
+	for i := range files {
+		found, is := a.files[files[i].Number]
+		switch {
+		case !is:
+			want := a.fileOf(&files[i])
+			return i, fmt.Errorf("%s is not in %s", want.name(), a.target)
+		case found.Number > last:
+			return i, fmt.Errorf("%s is missing in %s", blockfile.Name(last+1), a.target)
 		}
-	}()
-	in := readerWith{ctx, io.NewSectionReader(source, 0, size)}
-	// Only the Write of to, because its ReadFrom would not use the buffer.
-	_, err = io.CopyBuffer(struct{ io.Writer }{to}, in, make([]byte, 256<<10))
-	if err == nil {
-		err = to.Sync()
+		if err := a.same(&found, &files[i]); err != nil {
+			return i, err
+		}
 	}
-	return errors.Join(err, to.Close())
-}
-
-type readerWith struct {
-	ctx context.Context //nolint:containedctx // It lives as long as one copy.
-	io.Reader
-}
-
-func (r readerWith) Read(b []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.Reader.Read(b)
-}
-
-// check reads all of a file in the archive.
-func (a *Archive) check(name string) (info blockfile.SealedInfo, err error) {
-	file, err := a.disk.OpenSealed(name)
-	if err != nil {
-		return info, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	return blockfile.CheckSealed(file)
-}
-
-// write makes an index the one of the archive.
-func (a *Archive) write(x *index) (err error) {
-	content := x.encode()
-	f, err := a.disk.Create(IndexName + newSuffix)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	a.at("index written")
-	if x.chain != a.index.chain { // else either may be on the disk already
-		a.doubt = x
-	}
-	if err := a.disk.Rename(IndexName+newSuffix, IndexName); err != nil {
-		return err
-	}
-	if err := a.disk.Sync(); err != nil {
-		return err
-	}
-	a.index, a.doubt = x, nil
-	_, err = a.read()
-	return err
+	return len(files), nil
 }

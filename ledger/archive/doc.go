@@ -1,22 +1,24 @@
-// Package archive keeps copies of sealed block files in a directory: a mounted bucket, a share of another machine, a
-// second disk. Files come in the order of their numbers, and never change.
+// Package archive keeps copies of sealed block files on a target: a directory, which may be a mounted share or a second
+// disk, or a bucket of an S3 store (package s3). Block files never change.
 //
 // # What is in it
 //
-// The files have the names and the bytes that they have in the ledger's directory. INDEX has a line for each:
-// FORMAT.md of package ledger gives its bytes. Each line has a hash of itself and of all lines before it, so
-// that none can be changed, left out or exchanged without the ones after it.
+// Everything lies below the id of the ledger, so that one target may serve many ledgers. FORMAT has a random id, with
+// which the ledger knows its archive again, and the ids that the ledger had before it was restored or recovered. The
+// names of files have the number, the last ledger index and the hash: FORMAT.md of package ledger gives the bytes.
 //
-// A file is confirmed once it is in INDEX. [Archive.Add] copies it under another name, syncs it, reads all of the
-// copy, and only then gives it its name and its line. A crash at any step leaves what is confirmed as it was, and
-// the next Add begins anew. The ledger removes nothing that is not confirmed.
+//	<ledger id>/FORMAT
+//	<ledger id>/blocks/<number>-<last index>-<hash>.blocks
 //
-// INDEX is made once, by [Create], and has a random id. A directory without it is no archive, so that the empty mount
-// point of a missing file system is not taken for one.
+// An object has its name only once it is whole and durable, and no object ever changes. So a crash at any step loses
+// nothing, a repeated copy is the same copy, and the nodes of a cluster may share an archive.
 //
-// # Two ledgers
+// A file is confirmed if a list of the target has it under its name with its size, and all files before it. The ledger
+// removes nothing that is not confirmed. A target without FORMAT is no archive, so that the empty mount point of a
+// missing file system is not taken for one.
 //
-// An archive belongs to one ledger. A process that adds a file holds LOCK, with flock, and must find the index as it
-// left it. So of two processes with one archive the second gets ErrBusy, and later ErrOther. Some mounted file systems
-// have no locks; there only the comparison protects, and not for the instant after it.
+// # Two histories
+//
+// A restored ledger has a new id, and so never meets the objects of the ledger that it was restored from. Two copies of
+// one data directory have the same id: the second process is refused with ErrOther at the first file that differs.
 package archive

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/format"
@@ -14,67 +12,66 @@ import (
 
 // Report is the result of a check of an archive.
 type Report struct {
+	Ledger   machine.LedgerID
+	Parents  []machine.LedgerID // that it had before it was restored or recovered, the latest first
 	ID       string
-	Files    uint64 // in the index
+	Files    uint64 // in the list
 	Bytes    int64  // of the files that were checked
 	First    uint64 // number of the first file; 0 for none
 	Last     uint64 // ledger index of the last record
 	Problems []machine.Problem
-	Unlisted []string // names that the index does not have: a copy that was interrupted, or something else
+	Unlisted []string // names that no file has: a copy that was interrupted, or something else
 }
 
-// Verify checks an archive: the chain of its index, and every byte of every file, which must be what the index
-// says and follow the file before it. It needs no ledger. progress is called after each file; it may be
-// nil. An error means that the check itself could not be done.
-func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Report, err error) {
-	names, err := disk.List()
+// Verify checks the archive of a ledger: every byte of every file, which must be what its name says and follow the file
+// before it. It needs no ledger. progress is called after each file; it may be nil. An error means that the check
+// itself could not be done.
+func Verify(
+	ctx context.Context, t Target, ledger machine.LedgerID, progress func(Report),
+) (report Report, err error) {
+	report.Ledger = ledger
+	h, err := readHeader(ctx, t, ledger)
+	switch {
+	case errors.Is(err, machine.ErrCorrupt):
+		report.add(folder(ledger)+formatName, err)
+	case err != nil:
+		return report, err
+	}
+	report.ID, report.Parents = h.id, h.parents
+	found, err := list(ctx, t, ledger)
 	if err != nil {
 		return report, err
 	}
-	x, err := readIndex(disk)
-	if errors.Is(err, machine.ErrCorrupt) {
-		report.add(IndexName, err)
-		return report, nil
+	report.Files, report.Unlisted = uint64(len(found.files)), found.unlisted
+	if len(found.files) > 0 {
+		report.First = found.files[0].Number
 	}
-	if err != nil {
-		return report, err
-	}
-	a := &Archive{disk: disk, index: x}
-	report.ID, report.Files = x.id, uint64(len(x.entries))
-	listed := map[string]bool{IndexName: true, lockName: true}
 	var before *blockfile.SealedInfo
-	for i := range x.entries {
+	for i := range found.files {
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
-		e := &x.entries[i]
-		name := blockfile.Name(e.Number)
-		listed[name] = true
-		if i == 0 {
-			report.First = e.Number
+		f := &found.files[i]
+		report.Last = max(report.Last, f.Last)
+		if i > 0 {
+			report.addGap(&found.files[i-1], f)
 		}
-		report.Last = e.Last
-		info, err := a.check(name)
-		if err == nil {
-			err = sameAs(&info, e, before)
+		info, err := check(ctx, t, f)
+		if err == nil && before != nil && f.Number == before.Number+1 {
+			err = info.Follows(before)
 		}
-		// The file after a bad one is compared only with its own line, so that one damage is one problem.
 		if errors.Is(err, format.ErrVersion) {
-			return report, fmt.Errorf("%s in %s: %w", name, disk, err)
+			return report, fmt.Errorf("%s in %s: %w", f.name(), t, err)
 		}
+		// The file after a bad one is compared only with its own name, so that one damage is one problem.
 		if before = nil; err != nil {
-			report.add(name, err)
+			report.add(f.name(), err)
 		} else {
 			before = &info
 			report.Bytes += info.Size
 		}
 		if progress != nil {
 			progress(report)
-		}
-	}
-	for _, n := range names {
-		if !listed[n] {
-			report.Unlisted = append(report.Unlisted, n)
 		}
 	}
 	return report, nil
@@ -84,49 +81,26 @@ func (r *Report) add(where string, err error) {
 	r.Problems = append(r.Problems, machine.Problem{Where: where, What: err.Error()})
 }
 
-// sameAs compares a file with its line of the index, and with the file before it.
-func sameAs(info *blockfile.SealedInfo, e *Entry, before *blockfile.SealedInfo) error {
-	if info.SHA256 != e.SHA256 || info.Size != e.Size || info.Last != e.Last || info.Number != e.Number {
-		return fmt.Errorf("%w: it is not the file that the index speaks of", machine.ErrCorrupt)
+// addGap compares the numbers of a file and the one before it.
+func (r *Report) addGap(before, f *File) {
+	switch {
+	case f.Number == before.Number:
+		r.add(f.name(), fmt.Errorf("there is also %s: two copies of the ledger went on by themselves", before.name()))
+	case f.Number != before.Number+1:
+		r.add(f.name(), fmt.Errorf("%s is missing before it", blockfile.Name(before.Number+1)))
 	}
-	if before == nil {
-		return nil
-	}
-	return info.Follows(before)
 }
 
-// With returns a disk with the block files of a ledger and those of its archive. A file that both have is read from
-// the ledger. An error of a file says which of the two has it.
-func With(own, archive blockfile.Disk) blockfile.Disk {
-	return joined{own, archive}
-}
-
-// joined reads a file from the archive if the ledger does not have it.
-type joined struct {
-	blockfile.Disk
-
-	archive blockfile.Disk
-}
-
-// OpenSealed implements [blockfile.Disk].
-func (d joined) OpenSealed(name string) (blockfile.File, error) {
-	f, err := d.Disk.OpenSealed(name)
-	if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, ".blocks") {
-		return d.archive.OpenSealed(name)
+// check reads all of a file, which must be what its name says.
+func check(ctx context.Context, t Target, f *File) (info blockfile.SealedInfo, err error) {
+	file, err := t.Open(ctx, f.name())
+	if err != nil {
+		return info, err
 	}
-	return f, err
-}
-
-// Place implements [blockfile.Placer]. A file that is in neither was dropped, so that the archive must have it.
-func (d joined) Place(name string) (p blockfile.Place) {
-	f, err := d.Disk.OpenSealed(name)
-	if err == nil {
-		_ = f.Close() // it was not read
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err = blockfile.CheckSealed(file)
+	if err == nil && (info.Number != f.Number || info.Last != f.Last || info.Hash != f.Hash) {
+		err = fmt.Errorf("%w: it is not the file that its name speaks of", machine.ErrCorrupt)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		p.Where = fmt.Sprintf("in the archive %v", d.archive)
-		p.Advice = fmt.Sprintf("seqledger archive verify %v tells what the archive lacks; use another copy of it, or "+
-			"check the data directory without it", d.archive)
-	}
-	return p
+	return info, err
 }

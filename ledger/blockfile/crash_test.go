@@ -183,7 +183,7 @@ func TestFinishCutsWhatWasTorn(t *testing.T) {
 	mustAppend(t, f, records[:3])
 	number, end := f.current.header.number, f.current.end
 	for name, file := range disk.files {
-		switch n, _ := parseName(name); {
+		switch n, _ := ParseName(name); {
 		case n == number:
 			clear(file.data[end:])
 		case n > number:

@@ -109,7 +109,7 @@ func flipEveryBit(t *testing.T, what string, x *image) {
 			data[bit/8] ^= 1 << (bit % 8)
 			err := x.outcome(t, name, x.files)
 			data[bit/8] ^= 1 << (bit % 8)
-			number, _ := parseName(name)
+			number, _ := ParseName(name)
 			covered := number < x.mark.Number || number == x.mark.Number && int64(bit/8) < x.mark.Length
 			switch {
 			case err != nil && !errors.Is(err, machine.ErrCorrupt):
@@ -206,7 +206,7 @@ func cutsAndSectors(t *testing.T, x, other *image) {
 		}
 	}
 	for name, data := range x.files {
-		number, _ := parseName(name)
+		number, _ := ParseName(name)
 		covered := int64(len(data))
 		if number >= x.mark.Number {
 			if covered = x.mark.Length; number > x.mark.Number {

@@ -82,8 +82,8 @@ const nameDigits = 10
 // Name returns the name of a file.
 func Name(number uint64) string { return fmt.Sprintf("%0*d.blocks", nameDigits, number) }
 
-// parseName is the inverse of Name. A start calls it for each file.
-func parseName(name string) (number uint64, ok bool) {
+// ParseName is the inverse of [Name]. A start calls it for each file.
+func ParseName(name string) (number uint64, ok bool) {
 	digits, ok := strings.CutSuffix(name, ".blocks")
 	if !ok || len(digits) < nameDigits || len(digits) > nameDigits && digits[0] == '0' {
 		return 0, false
@@ -100,7 +100,7 @@ func List(d Disk) ([]uint64, error) {
 	}
 	var numbers []uint64
 	for _, name := range names {
-		if number, ok := parseName(name); ok {
+		if number, ok := ParseName(name); ok {
 			numbers = append(numbers, number)
 		}
 	}

@@ -55,7 +55,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Uint64Min(1).Draw(t, "number")
-		if got, ok := parseName(Name(number)); !ok || got != number {
+		if got, ok := ParseName(Name(number)); !ok || got != number {
 			t.Fatalf("%s is %d, %v", Name(number), got, ok)
 		}
 	})
@@ -64,7 +64,7 @@ func TestNames(t *testing.T) {
 		"0000000001.block", "0000000001.blocks.new", " 000000001.blocks", "0000000001.BLOCKS",
 		"99999999999999999999.blocks",
 	} {
-		if number, ok := parseName(name); ok {
+		if number, ok := ParseName(name); ok {
 			t.Errorf("%q is taken for file %d", name, number)
 		}
 	}

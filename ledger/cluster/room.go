@@ -74,9 +74,7 @@ func (n *Node) yield(s *Status) {
 	n.yielded = time.Now()
 	ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
 	defer cancel()
-	log := n.host.Logger.With("to node", to)
-	if err := n.transfer(ctx, to); err != nil {
-		log = log.With("error", err)
-	}
-	log.Warn("the disk of this node has less free space than its reserve, and the leadership is handed over")
+	err := n.transfer(ctx, to)
+	n.host.Logger.Warn("the disk of this node has less free space than its reserve, and the leadership is handed over",
+		"to node", to, "error", err)
 }

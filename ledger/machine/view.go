@@ -77,6 +77,14 @@ func (v View) Config() Config { return v.head.config }
 // been created.
 func (v View) LedgerID() LedgerID { return v.head.ledgerID() }
 
+// ParentIDs returns the ids that the ledger had before it was restored or recovered, the latest first.
+func (v View) ParentIDs() (ids []LedgerID) {
+	for i := len(v.head.epochs) - 2; i >= 0; i-- {
+		ids = append(ids, v.head.epochs[i].id)
+	}
+	return ids
+}
+
 // TxIDAt returns the id of the transaction that took an index.
 func (v View) TxIDAt(index uint64) TxID { return NewTxID(v.head.ledgerIDAt(index), index) }
 

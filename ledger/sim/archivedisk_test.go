@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"io"
 
+	"github.com/seqledger/seqledger/internal/testkit/memorytarget"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 )
@@ -11,17 +13,17 @@ import (
 // archiveDisk is the directory of an archive, on a disk of its own. Its file system may be unmounted, full, or replaced
 // by another one. It may also stop responding in the middle of a call, and then the process that uses it dies.
 type archiveDisk struct {
-	own   *blockfile.MemoryDisk
-	other *blockfile.MemoryDisk // mounted in place of own; nil: own is mounted
-	gone  bool                  // every call fails
-	left  int                   // calls until the process dies; negative for never
-	died  bool                  // the process died during a call, and no call reaches the disk any more
+	own   *memorytarget.Disk
+	other *memorytarget.Disk // mounted in place of own; nil: own is mounted
+	gone  bool               // every call fails
+	left  int                // calls until the process dies; negative for never
+	died  bool               // the process died during a call, and no call reaches the disk any more
 
 	unsynced bool // a control: copies are not synced
 }
 
 func newArchiveDisk(b bugs) *archiveDisk {
-	return &archiveDisk{own: blockfile.NewMemoryDisk(), left: -1, unsynced: b.archiveUnsynced}
+	return &archiveDisk{own: memorytarget.New(), left: -1, unsynced: b.archiveUnsynced}
 }
 
 var (
@@ -31,7 +33,7 @@ var (
 )
 
 // now returns the mounted disk if it responds.
-func (d *archiveDisk) now() (*blockfile.MemoryDisk, error) {
+func (d *archiveDisk) now() (*memorytarget.Disk, error) {
 	if d.left == 0 {
 		d.died = true
 	}
@@ -59,46 +61,26 @@ func (d *archiveDisk) mend() {
 // String implements archive.Disk.
 func (*archiveDisk) String() string { return "the archive" }
 
-// Open implements blockfile.Disk.
-func (d *archiveDisk) Open(name string, create bool) (blockfile.File, error) {
-	disk, err := d.now()
-	if err != nil {
-		return nil, err
-	}
-	return disk.Open(name, create)
-}
-
-// OpenSealed implements blockfile.Disk.
-func (d *archiveDisk) OpenSealed(name string) (blockfile.File, error) { return d.Open(name, false) }
-
-// List implements blockfile.Disk.
-func (d *archiveDisk) List() ([]string, error) {
-	disk, err := d.now()
-	if err != nil {
-		return nil, err
-	}
-	return disk.List()
-}
-
 // Create implements archive.Disk.
-func (d *archiveDisk) Create(name string) (archive.Writer, error) {
-	file, err := d.Open(name, true)
+func (d *archiveDisk) Create(object string) (archive.Writer, string, error) {
+	disk, err := d.now()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return &archiveWriter{disk: d, file: file}, file.Truncate(0)
+	w, name, err := disk.Create(object)
+	return &archiveWriter{disk: d, file: w}, name, err
 }
 
-// Rename implements archive.Disk.
-func (d *archiveDisk) Rename(from, to string) error {
+// Publish implements archive.Disk.
+func (d *archiveDisk) Publish(temporary, object string) error {
 	disk, err := d.now()
 	if err != nil {
 		return err
 	}
-	return disk.Rename(from, to)
+	return disk.Publish(temporary, object)
 }
 
-// Remove implements blockfile.Disk.
+// Remove implements archive.Disk.
 func (d *archiveDisk) Remove(name string) error {
 	disk, err := d.now()
 	if err != nil {
@@ -107,26 +89,37 @@ func (d *archiveDisk) Remove(name string) error {
 	return disk.Remove(name)
 }
 
-// Sync implements blockfile.Disk.
-func (d *archiveDisk) Sync() error {
+// Sync implements archive.Disk.
+func (d *archiveDisk) Sync(folder string) error {
 	disk, err := d.now()
 	if err != nil {
 		return err
 	}
-	return disk.Sync()
+	return disk.Sync(folder)
 }
 
-// Lock implements archive.Disk. There is only one process, so it need not lock.
-func (d *archiveDisk) Lock() (unlock func() error, err error) {
-	_, err = d.now()
-	return func() error { return nil }, err
+// Open implements archive.Disk.
+func (d *archiveDisk) Open(name string) (blockfile.File, error) {
+	disk, err := d.now()
+	if err != nil {
+		return nil, err
+	}
+	return disk.Open(name)
 }
 
-// archiveWriter writes a file of an archiveDisk sequentially.
+// List implements archive.Disk.
+func (d *archiveDisk) List(folder string) ([]archive.Object, error) {
+	disk, err := d.now()
+	if err != nil {
+		return nil, err
+	}
+	return disk.List(folder)
+}
+
+// archiveWriter writes a file of an archiveDisk.
 type archiveWriter struct {
 	disk *archiveDisk
-	file blockfile.File
-	at   int64
+	file archive.Writer
 }
 
 // Write implements io.Writer. The process may die with half of b written.
@@ -134,8 +127,7 @@ func (w *archiveWriter) Write(b []byte) (n int, err error) {
 	if _, err = w.disk.now(); err != nil {
 		b = b[:len(b)/2]
 	}
-	n, failed := w.file.WriteAt(b, w.at)
-	w.at += int64(n)
+	n, failed := w.file.Write(b)
 	return n, errors.Join(err, failed)
 }
 
@@ -162,11 +154,11 @@ func (m *mount) act() {
 	if w.calm {
 		return
 	}
-	if w.archiveID != "" { // before that, the ledger accepts whatever is there as its archive
+	if w.archiveMark != (archive.Mark{}) { // before that, the ledger accepts whatever is there as its archive
 		switch w.rng.IntN(8) {
 		case 0:
 			w.counted["archive: away"]++
-			d.other = blockfile.NewMemoryDisk()
+			d.other = memorytarget.New()
 		case 1:
 			w.counted["archive: exchanged"]++
 			d.other = m.another()
@@ -184,12 +176,13 @@ func (m *mount) act() {
 	w.after(w.upTo(3*second), m.act)
 }
 
-// another returns the archive of another ledger.
-func (m *mount) another() *blockfile.MemoryDisk {
-	d := newArchiveDisk(bugs{})
-	_, err := archive.Create(d, seeded{m.w})
+// another returns another archive of the same ledger.
+func (m *mount) another() *memorytarget.Disk {
+	d := memorytarget.New()
+	o := archive.Options{Ledger: m.w.archiveMark.Ledger, Random: seeded{m.w}}
+	_, err := archive.Open(context.Background(), archive.OnDisk(d), o)
 	m.w.must(err, "making another archive")
-	return d.own
+	return d
 }
 
 // seeded is a source of random bytes determined by the seed.

@@ -56,10 +56,10 @@ func (w *world) auditArchive(m *machine.Machine, state stateDisk) {
 	w.archive.mend()
 	state.beginFlush()
 	w.must(state.endFlush(), "writing the last checkpoint")
-	if w.archiveID == "" {
+	if w.archiveMark == (archive.Mark{}) {
 		return // the ledger never ran for long enough
 	}
-	report, err := archive.Verify(context.Background(), w.archive, nil)
+	report, err := archive.Verify(context.Background(), archive.OnDisk(w.archive), w.archiveMark.Ledger, nil)
 	w.must(err, "reading the archive")
 	for _, p := range report.Problems {
 		w.fail(nil, "the archive: %+v", p)
@@ -68,7 +68,9 @@ func (w *world) auditArchive(m *machine.Machine, state stateDisk) {
 		return
 	}
 	w.counted["states recomputed with an archive"]++
-	w.must(state.whole(w.archive, func(r machine.Reader) error {
+	archived, err := archive.NewReader(context.Background(), archive.OnDisk(w.archive), w.archiveMark.Ledger)
+	w.must(err, "reading the archive")
+	w.must(state.whole(archived, func(r machine.Reader) error {
 		_, err := m.AuditWhole(r, w.auditProblem, nil)
 		return err
 	}), "reading the state with the archive")

@@ -2,11 +2,13 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/memorytarget"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -153,12 +155,12 @@ func (o *oracle) removing(files []blockfile.SealedFile) {
 	if o.w.archive == nil {
 		return
 	}
-	a, err := archive.Open(&archiveDisk{own: o.w.archive.own.Durable(), left: -1}, o.w.archiveID)
-	for _, f := range files {
-		if err != nil || !slices.ContainsFunc(a.Entries(), func(e archive.Entry) bool {
-			return e.Number == f.Number && e.Last == f.Last && e.Size == f.Size
-		}) {
-			o.w.fail(nil, "block file %d is removed, and the archive does not have it (%v)", f.Number, err)
+	durable := archive.OnDisk(&memorytarget.Disk{MemoryDisk: o.w.archive.own.Durable()})
+	mark := o.w.archiveMark
+	a, err := archive.Open(context.Background(), durable, archive.Options{Ledger: mark.Ledger, Mark: mark})
+	for i := range files {
+		if err != nil || !a.Has(&files[i]) {
+			o.w.fail(nil, "block file %d is removed, and the archive does not have it (%v)", files[i].Number, err)
 		}
 	}
 }

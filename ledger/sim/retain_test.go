@@ -16,7 +16,6 @@ import (
 type retention struct {
 	copying bool
 	opened  *archive.Archive // nil until it could be opened
-	checked uint64           // number of the last file of the archive that is known to equal the ledger's
 }
 
 // risky is a step before which the node dies more often than before other steps.
@@ -116,20 +115,17 @@ func (n *node) confirmed(files []blockfile.SealedFile) int {
 	case n.retain.copying, n.retain.opened == nil:
 		return 0
 	}
-	var numbers []uint64
-	for _, f := range files {
-		if f.Number <= n.retain.checked {
-			numbers = append(numbers, f.Number)
-		}
+	a, copied := n.retain.opened, 0
+	for copied < len(files) && a.Has(&files[copied]) {
+		copied++
 	}
-	confirmed := 0
-	_ = n.retain.opened.Confirm(numbers, func() bool { confirmed++; return true }) // the next file may come later
+	confirmed, _ := a.Confirm(context.Background(), files[:copied]) // the next file may come later
 	return confirmed
 }
 
 // archiveFiles copies sealed durable files, one per step. A slow archive delays each step.
 func (n *node) archiveFiles() {
-	if n.w.archive == nil || n.retain.copying || !n.ready {
+	if n.w.archive == nil || n.retain.copying || !n.ready || !n.m.View(nil).Created() {
 		return
 	}
 	n.retain.copying = true
@@ -165,59 +161,45 @@ func (n *node) copyNext() {
 	}
 }
 
-// openArchive opens the archive, or creates it.
-func (n *node) openArchive() (err error) {
-	d, w := n.w.archive, n.w
-	if w.archiveID == "" {
-		id := ""
-		a, err := archive.Open(d, "")
-		switch {
-		case err == nil:
-			id = a.ID()
-		case errors.Is(err, archive.ErrNone):
-			if id, err = archive.Create(d, seeded{w}); err != nil {
-				return err
-			}
-		default:
-			return err
-		}
-		w.archiveID = id // in a file beside the state, which is written atomically
+// openArchive opens the archive of the ledger id of this moment, or creates it.
+func (n *node) openArchive() error {
+	w, o := n.w, archive.Options{Random: seeded{n.w}}
+	err := n.state.view(func(r machine.Reader) error {
+		v := n.m.View(r)
+		o.Ledger, o.Parents = v.LedgerID(), v.ParentIDs()
+		return nil
+	})
+	w.must(err, "reading the ledger id")
+	if a := n.retain.opened; a != nil && a.Mark().Ledger == o.Ledger {
+		return nil
 	}
-	n.retain.opened, err = archive.Open(d, w.archiveID)
-	return err
+	o.Mark = w.archiveMark
+	a, err := archive.Open(context.Background(), archive.OnDisk(w.archive), o)
+	if err != nil {
+		return err
+	}
+	w.archiveMark = a.Mark() // in a file beside the state, which is written atomically
+	n.retain.opened = a
+	return nil
 }
 
 // copyOne copies the next file, and reports whether there was one.
 func (n *node) copyOne() (copied bool, err error) {
-	r := &n.retain
-	if r.opened == nil {
-		if err := n.openArchive(); err != nil {
-			return false, err
-		}
+	if err := n.openArchive(); err != nil {
+		return false, err
 	}
-	archived := uint64(0)
-	if entries := r.opened.Entries(); len(entries) > 0 {
-		archived = entries[len(entries)-1].Number
-		if err := r.opened.Confirmed(archived); err != nil {
-			return false, err
-		}
+	a := n.retain.opened
+	if err := a.Check(context.Background()); err != nil {
+		return false, err
 	}
 	sealed := n.state.sealed()
-	if r.checked == 0 { // if the last common file matches, so do all files before it
-		for len(sealed) > 1 && sealed[1].Number <= archived {
-			sealed = sealed[1:]
-		}
-	}
-	for _, f := range sealed {
-		if f.Number <= r.checked {
+	for i := range sealed {
+		if a.Has(&sealed[i]) {
 			continue
 		}
-		source, err := n.state.sealedFile(f.Number)
+		source, err := n.state.sealedFile(sealed[i].Number)
 		n.w.must(err, "opening a sealed file")
-		err = errors.Join(r.opened.Add(context.Background(), f.Number, source), source.Close())
-		if err == nil {
-			r.checked = f.Number
-		}
+		err = errors.Join(a.Add(context.Background(), &sealed[i], source), source.Close())
 		return err == nil, err
 	}
 	return false, nil

@@ -44,7 +44,7 @@ type stateDisk interface {
 	began() uint64
 	// whole reads the state together with the block files of an archive (nil for none). Everything must be in the
 	// checkpoint.
-	whole(archive blockfile.Disk, fn func(r machine.Reader) error) error
+	whole(archived *archive.Reader, fn func(r machine.Reader) error) error
 	// crash drops the state in memory and opens the checkpoint again; with power, it also drops unsynced data. A flush
 	// in progress either took effect or did not.
 	crash(w *world, power bool) error
@@ -282,10 +282,10 @@ func (d *memoryDisk) recordStart(ledgerIndex uint64) error {
 func (d *memoryDisk) removeFiles() error { return d.blocks.RemoveDropped() }
 func (d *memoryDisk) began() uint64      { return d.start.After }
 
-func (d *memoryDisk) whole(archived blockfile.Disk, fn func(r machine.Reader) error) error {
+func (d *memoryDisk) whole(archived *archive.Reader, fn func(r machine.Reader) error) error {
 	options := blockfile.Options{Disk: d.disk, Mark: d.mark, Start: d.start, ReadOnly: true}
 	if archived != nil {
-		options.Disk, options.Start = archive.With(d.disk, archived), blockfile.Start{}
+		options.Disk, options.Start = archived.With(d.disk), blockfile.Start{}
 	}
 	blocks, err := blockfile.Open(options)
 	if err != nil {
@@ -506,16 +506,14 @@ func (d *fileDisk) recordStart(ledgerIndex uint64) error {
 	return err
 }
 
-func (d *fileDisk) whole(archived blockfile.Disk, fn func(r machine.Reader) error) error {
+func (d *fileDisk) whole(archived *archive.Reader, fn func(r machine.Reader) error) error {
 	if archived == nil {
 		return d.View(fn)
 	}
 	if err := d.Close(); err != nil {
 		return err
 	}
-	store, err := boltstore.OpenWithArchive(d.path, fileIdentity, func(own blockfile.Disk) blockfile.Disk {
-		return archive.With(own, archived)
-	})
+	store, err := boltstore.OpenWithArchive(d.path, fileIdentity, archived.With)
 	if err != nil {
 		return err
 	}

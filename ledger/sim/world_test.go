@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -42,9 +43,9 @@ type world struct {
 	ordinals map[uint64]uint64
 	dir      string // of the real state file; "" for a simulated one
 
-	archive   *archiveDisk // nil for none
-	archiveID string       // as recorded by the ledger
-	faults    int
+	archive     *archiveDisk // nil for none
+	archiveMark archive.Mark // as recorded by the ledger
+	faults      int
 }
 
 // actor is a client or another source of events in the world.

@@ -82,7 +82,7 @@ type Stats struct {
 
 // Archive is what a node knows of its archive.
 type Archive struct {
-	Directory                  string
+	Target                     string // where it is; empty if the ledger has one and this start does not name it
 	Files, Bytes               uint64 // that the archive has confirmed
 	Last                       uint64 // ledger index of the last record in them
 	WaitingFiles, WaitingBytes uint64 // sealed, and not confirmed

@@ -28,9 +28,9 @@ import (
 type Options struct {
 	// Progress is called after every block that has been checked; it may be nil.
 	Progress func(machine.AuditSummary)
-	// Archive is the directory of an archive that has the blocks which were dropped; empty for none. They are
-	// audited with the others then.
-	Archive string
+	// Archive is the target of an archive that has the blocks which were dropped; nil for none. They are audited with
+	// the others then.
+	Archive archive.Target
 }
 
 // Report is the result of a check.
@@ -100,24 +100,14 @@ func open(ctx context.Context, dir string, o Options, stands *[]stand) (*checked
 
 func (c *checked) check(ctx context.Context, d *datadir.Directory, o Options) (err error) {
 	report := c.report
-	open := boltstore.OpenReadOnly
-	if o.Archive != "" {
-		open = func(path string, identity []byte) (*boltstore.Store, error) {
-			return boltstore.OpenWithArchive(path, identity, func(own blockfile.Disk) blockfile.Disk {
-				return archive.With(own, archive.Directory(o.Archive))
-			})
-		}
-	}
-	store, err := open(d.State(), d.Identity())
-	if wrong, ok := errors.AsType[*blockfile.FileError](err); ok && wrong.Place != (blockfile.Place{}) {
-		// What the directory has is checked all the same, so that the operator learns which of the two is damaged.
-		if err := report.add(o.Archive, wrong); err != nil {
-			return err
-		}
-		store, err = boltstore.OpenReadOnly(d.State(), d.Identity())
-	}
+	store, err := boltstore.OpenReadOnly(d.State(), d.Identity())
 	if err != nil {
 		return report.add(datadir.StateName, err)
+	}
+	if o.Archive != nil {
+		if store, err = c.withArchive(ctx, store, d, o.Archive); err != nil {
+			return err
+		}
 	}
 	c.store = store
 	if report.Pages, err = scrub(ctx, store); err != nil {
@@ -133,6 +123,42 @@ func (c *checked) check(ctx context.Context, d *datadir.Directory, o Options) (e
 		return err
 	}
 	return report.audit(ctx, store, c.m, o.Progress)
+}
+
+// withArchive opens the state of a directory together with an archive. If that is damaged, what the directory has is
+// checked all the same, so that the operator learns which of the two is.
+func (c *checked) withArchive(
+	ctx context.Context, store *boltstore.Store, d *datadir.Directory, t archive.Target,
+) (*boltstore.Store, error) {
+	var id machine.LedgerID
+	err := store.View(func(r machine.Reader) error {
+		m, err := machine.Open(r)
+		if err == nil {
+			id = m.View(r).LedgerID()
+		}
+		return err
+	})
+	if err != nil {
+		return store, nil // the check of the directory says so
+	}
+	archived, err := archive.NewReader(ctx, t, id)
+	if errors.Is(err, machine.ErrCorrupt) {
+		return store, c.report.add(t.String(), err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	if err := store.Close(); err != nil {
+		return nil, err
+	}
+	store, err = boltstore.OpenWithArchive(d.State(), d.Identity(), archived.With)
+	if wrong, is := errors.AsType[*blockfile.FileError](err); is && wrong.Place != (blockfile.Place{}) {
+		if err := c.report.add(t.String(), wrong); err != nil {
+			return nil, err
+		}
+		return boltstore.OpenReadOnly(d.State(), d.Identity())
+	}
+	return store, err
 }
 
 // Backup checks a full backup: its checksums first, then the state in it, as Directory

@@ -13,7 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+	"github.com/seqledger/seqledger/internal/bucket"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 

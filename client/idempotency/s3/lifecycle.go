@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+	"github.com/seqledger/seqledger/internal/bucket"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 

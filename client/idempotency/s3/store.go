@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+	"github.com/seqledger/seqledger/internal/bucket"
 )
 
 // ErrNoConditions is returned for a store that ignores the conditions of writes: two owners could run at once.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+	"github.com/seqledger/seqledger/internal/bucket"
 )
 
 const (

@@ -2694,8 +2694,8 @@ func (x *Retention) GetBytes() uint64 {
 // ArchiveStatus describes where a node keeps copies of its sealed block files.
 type ArchiveStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The directory.
-	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	// The directory, or the URL of the bucket; empty if the ledger has an archive and the server was not told which.
+	Target string `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
 	// Files that the archive has confirmed, and their bytes.
 	Files uint64 `protobuf:"varint,2,opt,name=files,proto3" json:"files,omitempty"`
 	// See files.
@@ -2745,9 +2745,9 @@ func (*ArchiveStatus) Descriptor() ([]byte, []int) {
 	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{33}
 }
 
-func (x *ArchiveStatus) GetDirectory() string {
+func (x *ArchiveStatus) GetTarget() string {
 	if x != nil {
-		return x.Directory
+		return x.Target
 	}
 	return ""
 }
@@ -3000,9 +3000,9 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x129\n" +
 	"\n" +
 	"gone_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tgoneUntil\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x9d\x02\n" +
-	"\rArchiveStatus\x12\x1c\n" +
-	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x97\x02\n" +
+	"\rArchiveStatus\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
 	"\x05files\x18\x02 \x01(\x04R\x05files\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x1d\n" +
 	"\n" +

@@ -57,7 +57,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
+	"github.com/seqledger/seqledger/internal/bucket"
 )
 
 // The limits and defaults of a submit.

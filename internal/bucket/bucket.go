@@ -63,8 +63,8 @@ type Objects struct {
 	Bucket, Prefix string
 }
 
-// name returns the full name of an object.
-func (o *Objects) name(relative string) *string {
+// Name returns the full name of an object.
+func (o *Objects) Name(relative string) *string {
 	if o.Prefix != "" {
 		relative = o.Prefix + "/" + relative
 	}
@@ -73,7 +73,7 @@ func (o *Objects) name(relative string) *string {
 
 // Get reads an object. An absent one has the ETag "". now is the store's time in whole seconds.
 func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag string, now time.Time, err error) {
-	answer, err := o.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
+	answer, err := o.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &o.Bucket, Key: o.Name(name)})
 	if err != nil {
 		response, ok := errors.AsType[*smithyhttp.ResponseError](err)
 		if !ok || response.HTTPStatusCode() != http.StatusNotFound || isNoBucket(err) {
@@ -109,7 +109,7 @@ type Listed struct {
 // List returns the objects in a folder, without those in subfolders, in requests of up to most. An error is the last
 // item.
 func (o *Objects) List(ctx context.Context, folder string, most int) iter.Seq2[Page, error] {
-	whole, delimiter := *o.name(folder), "/"
+	whole, delimiter := *o.Name(folder), "/"
 	return func(yield func(Page, error) bool) {
 		pages := s3.NewListObjectsV2Paginator(o.Client, &s3.ListObjectsV2Input{
 			Bucket: &o.Bucket, Prefix: &whole, Delimiter: &delimiter, MaxKeys: aws.Int32(int32(most)),
@@ -136,7 +136,7 @@ func (o *Objects) List(ctx context.Context, folder string, most int) iter.Seq2[P
 
 // Delete deletes an object, which may be absent.
 func (o *Objects) Delete(ctx context.Context, name string) error {
-	_, err := o.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
+	_, err := o.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &o.Bucket, Key: o.Name(name)})
 	return err
 }
 
@@ -149,7 +149,7 @@ func isNoBucket(err error) bool {
 // Put writes an object if its ETag is the given one, "" for an absent object, and reports whether it did.
 func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (written bool, now string, err error) {
 	input := &s3.PutObjectInput{
-		Bucket: &o.Bucket, Key: o.name(name), Body: bytes.NewReader(body), ContentType: aws.String("application/json"),
+		Bucket: &o.Bucket, Key: o.Name(name), Body: bytes.NewReader(body), ContentType: aws.String("application/json"),
 	}
 	if etag == "" {
 		input.IfNoneMatch = aws.String("*")

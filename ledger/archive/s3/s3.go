@@ -1,0 +1,207 @@
+// Package s3 keeps archives in a bucket of an S3 store. Credentials are found as by other programs that use the AWS
+// SDK: in the environment, in files, or from the machine's role.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/seqledger/seqledger/internal/bucket"
+	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/blockfile"
+)
+
+// Target is a part of a bucket.
+type Target struct {
+	objects *bucket.Objects
+}
+
+// Open returns the target of a URL of the form s3://BUCKET/PREFIX?region=REGION&endpoint=URL&path_style=true. It makes
+// no request.
+func Open(ctx context.Context, url string) (*Target, error) {
+	objects, _, err := bucket.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return &Target{objects}, nil
+}
+
+// String implements [archive.Target].
+func (t *Target) String() string {
+	s := "s3://" + t.objects.Bucket
+	if t.objects.Prefix != "" {
+		s += "/" + t.objects.Prefix
+	}
+	return s
+}
+
+// Put implements [archive.Target]. It looks for the object first, because the answer to an earlier Put may be lost, and
+// a store that refuses a request need not read its body.
+func (t *Target) Put(ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte) error {
+	err := t.readBack(ctx, name, size, sum)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, err = t.objects.Client.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: &t.objects.Bucket, Key: t.objects.Name(name), Body: io.NewSectionReader(r, 0, size),
+		ContentLength: &size, ContentType: aws.String("application/octet-stream"), IfNoneMatch: aws.String("*"),
+	})
+	if err != nil && status(err) != http.StatusPreconditionFailed { // which another process was first with
+		return fmt.Errorf("put %s to %s: %w", name, t, err)
+	}
+	return t.readBack(ctx, name, size, sum)
+}
+
+// readBack returns an error unless an object has the given content.
+func (t *Target) readBack(ctx context.Context, name string, size int64, sum [sha256.Size]byte) error {
+	f, err := t.Open(ctx, name)
+	if err != nil {
+		return err
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, io.NewSectionReader(f, 0, size+1))
+	if err == nil && (n != size || [sha256.Size]byte(h.Sum(nil)) != sum) {
+		err = fmt.Errorf("%s: %s is not read as it was to be written", t, name)
+		err = errors.Join(err, t.objects.Delete(ctx, name)) // so that the next Put makes it again
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Open implements [archive.Target].
+func (t *Target) Open(ctx context.Context, name string) (blockfile.File, error) {
+	head, err := t.objects.Client.HeadObject(ctx, &s3.HeadObjectInput{
+		Bucket: &t.objects.Bucket, Key: t.objects.Name(name),
+	})
+	if status(err) == http.StatusNotFound {
+		return nil, &fs.PathError{Op: "get", Path: t.String() + "/" + name, Err: fs.ErrNotExist}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s of %s: %w", name, t, err)
+	}
+	return &object{ctx: ctx, target: t, name: name, size: aws.ToInt64(head.ContentLength), etag: head.ETag}, nil
+}
+
+// List implements [archive.Target].
+func (t *Target) List(ctx context.Context, folder string) (objects []archive.Object, err error) {
+	whole := *t.objects.Name(folder)
+	pages := s3.NewListObjectsV2Paginator(t.objects.Client, &s3.ListObjectsV2Input{
+		Bucket: &t.objects.Bucket, Prefix: &whole, Delimiter: aws.String("/"),
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", t, err)
+		}
+		for _, p := range page.CommonPrefixes {
+			objects = append(objects, archive.Object{Name: folder + aws.ToString(p.Prefix)[len(whole):]})
+		}
+		for _, o := range page.Contents {
+			objects = append(objects, archive.Object{
+				Name: folder + aws.ToString(o.Key)[len(whole):], Size: aws.ToInt64(o.Size),
+			})
+		}
+	}
+	return objects, nil
+}
+
+// status returns the HTTP status of an error, 0 if it has none.
+func status(err error) int {
+	response, is := errors.AsType[*smithyhttp.ResponseError](err)
+	if !is {
+		return 0
+	}
+	return response.HTTPStatusCode()
+}
+
+// window is how many bytes are read at once, at least.
+const window = 1 << 20
+
+// object is an object that is being read.
+type object struct {
+	ctx    context.Context //nolint:containedctx // A file has methods without one.
+	target *Target
+	name   string
+	size   int64
+	etag   *string
+
+	mu     sync.Mutex
+	at     int64 // of what was read last
+	cached []byte
+}
+
+var errReadOnly = errors.New("an object is only read")
+
+// ReadAt implements [io.ReaderAt].
+func (o *object) ReadAt(b []byte, at int64) (n int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n < len(b) {
+		if at+int64(n) >= o.size {
+			return n, io.EOF
+		}
+		from := at + int64(n) - o.at
+		if from < 0 || from >= int64(len(o.cached)) {
+			if err := o.fill(at+int64(n), len(b)-n); err != nil {
+				return n, err
+			}
+			from = 0
+		}
+		n += copy(b[n:], o.cached[from:])
+	}
+	return n, nil
+}
+
+// fill reads from an offset on, at least one byte.
+func (o *object) fill(at int64, wanted int) error {
+	end := min(at+int64(max(wanted, window)), o.size)
+	answer, err := o.target.objects.Client.GetObject(o.ctx, &s3.GetObjectInput{
+		Bucket: &o.target.objects.Bucket, Key: o.target.objects.Name(o.name), IfMatch: o.etag,
+		Range: aws.String(fmt.Sprintf("bytes=%d-%d", at, end-1)),
+	})
+	if err != nil {
+		return fmt.Errorf("read %s of %s: %w", o.name, o.target, err)
+	}
+	var read bytes.Buffer
+	_, err = read.ReadFrom(io.LimitReader(answer.Body, end-at))
+	err = errors.Join(err, answer.Body.Close())
+	if err == nil && int64(read.Len()) != end-at {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("read %s of %s: %w", o.name, o.target, err)
+	}
+	o.at, o.cached = at, read.Bytes()
+	return nil
+}
+
+// Size implements [blockfile.File].
+func (o *object) Size() (int64, error) { return o.size, nil }
+
+// Close implements [io.Closer].
+func (o *object) Close() error { return nil }
+
+// WriteAt implements [blockfile.File].
+func (*object) WriteAt([]byte, int64) (int, error) { return 0, errReadOnly }
+
+// Truncate implements [blockfile.File].
+func (*object) Truncate(int64) error { return errReadOnly }
+
+// Sync implements [blockfile.File].
+func (*object) Sync() error { return errReadOnly }
+
+// Map implements [blockfile.File].
+func (*object) Map(int64) ([]byte, error) { return nil, nil }
+
+// Unmap implements [blockfile.File].
+func (*object) Unmap([]byte) error { return nil }
