@@ -137,7 +137,7 @@ func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) 
 			}
 		case q.ID == 0 && a.Nonce == q.Nonce:
 			return nil, a.ID, nil
-		case a.Peer == q.Peer && a.ID != q.ID:
+		case q.ID == 0 && a.Peer == q.Peer: // a member that has answered there has taken the address of one that is not
 			return nil, 0, &machine.FieldError{
 				Field:   "peer",
 				Problem: fmt.Sprintf("%s is the address of node %d already: remove that one first", q.Peer, a.ID),
