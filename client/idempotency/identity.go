@@ -46,6 +46,7 @@ var presets = map[string][]string{
 		"impersonate-user", "x-impersonate-user", "x-organisation", "x-organisation-id", "x-team", "x-team-id",
 		"x-company", "x-customer", "x-shop", "x-store", "x-site", "x-sub-account", "x-sub-account-id", "x-realm",
 		"x-act-as", "sudo", "accept-profile", "content-profile", "paypal-auth-assertion", "x-shopify-shop-domain",
+		"x-forwarded-prefix", // where a proxy removes the name of the tenant from the path
 	},
 	HeadersAnyVersion: {
 		"stripe-version", "square-version", "anthropic-version", "anthropic-beta", "openai-beta", "notion-version",

@@ -252,3 +252,17 @@ func TestKeyedRequestsHaveFreshConnections(t *testing.T) {
 		}
 	}
 }
+
+// A key that has no effect is told where the service gives no response, too.
+func TestIgnoredKeyWithoutAResponse(t *testing.T) {
+	t.Parallel()
+	s := plain("http://" + freeport.Unreachable(t))
+	s.Shared = true
+	base, _ := start(t, must.Get(load(t, s, ""))(t))
+	for method, want := range map[string]string{http.MethodPut: "true", http.MethodPost: ""} {
+		answer, _ := exchange(t, newRequest(t, method, base, `"k"`, http.NoBody))
+		if got := answer.Header.Get(idempotency.HeaderIgnored); answer.StatusCode != 502 || got != want {
+			t.Errorf("%s: %d, Idempotent-Ignored %q, want %q", method, answer.StatusCode, got, want)
+		}
+	}
+}

@@ -93,6 +93,12 @@ routes:
 				false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
 			{"/default", "X-Forwarded-Host", "acme.example:443, gw:80", "globex.example:443, gw:80", map[bool]string{
 				true: "run", false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+			{"/default", "Forwarded", `for=[::1];Host="acme.example:443", for=a`, "for=b; host=globex.example",
+				map[bool]string{true: "run", false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+			{"/default", "X-Original-Host", "acme.example", "globex.example", map[bool]string{true: "run",
+				false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+			{"/default", "X-Forwarded-Prefix", "/acme", "/globex", map[bool]string{true: refused,
+				false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
 			{"/default", "X-Forwarded-Host", "acme.example, one", "acme.example:443 , two", "replayed"},
 		} {
 			if test.path == "/user" && trusted != "127.0.0.0/8" {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,13 +98,27 @@ func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 // for this gateway; of several proxies the first one has seen it. The service gets it, alone, in X-Forwarded-Host.
 func (c *Config) authority(r *http.Request) string {
 	const name = "X-Forwarded-Host"
-	said, _, _ := strings.Cut(strings.Join(r.Header.Values(name), ","), ",")
-	if said = strings.TrimSpace(said); said == "" || !c.trusts(r) {
+	first := func(name string) string {
+		said, _, _ := strings.Cut(strings.Join(r.Header.Values(name), ","), ",")
+		return strings.TrimSpace(said)
+	}
+	said := cmp.Or(first(name), hostIn(first("Forwarded")), first("X-Original-Host"))
+	if said == "" || !c.trusts(r) {
 		r.Header.Del(name)
 		return r.Host
 	}
 	r.Header.Set(name, said)
 	return said
+}
+
+// hostIn returns the host that an element of Forwarded (RFC 7239) names, or "".
+func hostIn(forwarded string) string {
+	for pair := range strings.SplitSeq(forwarded, ";") {
+		if name, value, _ := strings.Cut(pair, "="); strings.EqualFold(strings.TrimSpace(name), "host") {
+			return strings.Trim(value, ` "`)
+		}
+	}
+	return ""
 }
 
 // principal returns the function that determines the principal of a request, or nil for the middleware's default. The
@@ -356,6 +371,8 @@ func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logg
 	}
 	if owner := idempotency.FromContext(r.Context()); owner != nil {
 		owner.Leave(leaves)
+	} else if r.Header.Get(idempotency.HeaderKey) != "" {
+		w.Header().Set(idempotency.HeaderIgnored, "true") // the middleware takes a problem for one about the key
 	}
 	var timeout net.Error
 	switch {
