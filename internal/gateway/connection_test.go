@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/listen"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -323,5 +324,25 @@ func TestStalledServices(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// All services together are left as many unused connections as the files of the process allow, however many settings
+// of connections the routes have.
+func TestUnusedConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	var routes strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&routes, "  - {path: /%d, upstream_timeout: %ds}\n", i, i+1)
+	}
+	config := must.Get(load(t, plain("http://service"), "routes:\n"+routes.String()))(t)
+	g := New(Options{Config: config, Store: idempotency.Memory(), Logger: quiet})
+	defer g.Close()
+	total := 0
+	for _, transport := range g.transports {
+		total += transport.Base.MaxIdleConns
+	}
+	if most := listen.Connections().Gateway; len(g.transports) < 20 || total > most {
+		t.Errorf("%d transports keep %d connections, at most %d", len(g.transports), total, most)
 	}
 }

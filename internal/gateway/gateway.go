@@ -118,12 +118,7 @@ func (g *Gateway) Reload(c *Config) {
 	}
 	c.tokens.start(g.options.Logger)
 	g.current.Store(g.newTable(c))
-	used := map[connections]bool{}
-	for _, r := range append(slices.Clone(c.routes), c.fallback) {
-		if r != nil {
-			used[r.connections] = true
-		}
-	}
+	used := c.connections()
 	maps.DeleteFunc(g.transports, func(c connections, t *unsent.Transport) bool {
 		if !used[c] {
 			t.CloseIdleConnections() // connections in use close after they have been idle for a while
@@ -155,15 +150,28 @@ func (g *Gateway) Close() {
 // connections are the settings that routes share if they share connections.
 type connections struct{ timeout, idle time.Duration }
 
-// transport returns the transport for routes with these settings. The caller holds mu.
+// connections returns those of all routes.
+func (c *Config) connections() map[connections]bool {
+	used := map[connections]bool{}
+	for _, r := range append(slices.Clone(c.routes), c.fallback) {
+		if r != nil {
+			used[r.connections] = true
+		}
+	}
+	return used
+}
+
+// transport returns the transport for routes with these settings. The caller holds mu. All transports together keep as
+// many unused connections as the gateway has for its clients, because the files of the process are limited.
 func (g *Gateway) transport(c connections) *unsent.Transport {
 	t := g.transports[c]
 	if t == nil {
+		unused := max(1, listen.Connections().Gateway/len(g.config.connections()))
 		t = unsent.NewTransport(&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: c.timeout,
 			DisableCompression: true, // compressed responses pass unchanged
-			MaxIdleConns:       1_024, MaxIdleConnsPerHost: 256,
+			MaxIdleConns:       min(unused, 1_024), MaxIdleConnsPerHost: 256,
 		}, c.idle, hasKey)
 		g.transports[c] = t
 	}
