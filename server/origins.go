@@ -17,10 +17,10 @@ import (
 	"github.com/seqledger/seqledger/internal/wire/message"
 )
 
-// forwardedHeaders are headers that a proxy adds to a forwarded request.
-var forwardedHeaders = []string{
-	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
-}
+// forwardedHeaders are headers that a proxy adds to a forwarded request, beside those that begin with forwardedPrefix.
+var forwardedHeaders = []string{"Forwarded", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "Via"}
+
+const forwardedPrefix = "X-Forwarded-"
 
 // checkHost refuses requests whose Host is not this machine, and those that a proxy has forwarded, if nothing else
 // protects the server. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The browser then
@@ -79,8 +79,8 @@ func notLocal(r *http.Request) (problem string) {
 		alone  = "this server answers only programs on this machine, and "
 		advice = "give the server an auth file (--auth), or open it to everybody who can reach the proxy (--insecure)"
 	)
-	for _, name := range forwardedHeaders {
-		if len(r.Header.Values(name)) > 0 {
+	for name := range r.Header {
+		if slices.Contains(forwardedHeaders, name) || strings.HasPrefix(name, forwardedPrefix) {
 			return alone + "the header " + name + " shows that a proxy has forwarded the request: " + advice
 		}
 	}

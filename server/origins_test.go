@@ -38,7 +38,8 @@ func TestWhoIsAnsweredWithoutAccessControl(t *testing.T) {
 		"--insecure":      func(r *http.Request) { r.Header.Set("Via", "1.1 proxy") },
 	}
 	for _, name := range []string{
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via", "X-Forwarded-Port",
+		"X-Forwarded-Prefix", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip",
 	} {
 		foreign["the header "+name] = func(r *http.Request) { r.Header.Set(name, "192.0.2.1") }
 	}

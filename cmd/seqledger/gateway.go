@@ -254,7 +254,7 @@ func (c *gatewayCommand) serve(
 	}
 	ended := make(chan error, 1)
 	// Ends when the server is told to stop; serve waits for it.
-	go func() { ended <- listen.Serve(s, listener, listen.Connections().Gateway) }()
+	go func() { ended <- listen.ServeLetIn(s, listener, listen.Connections().Gateway) }()
 	select {
 	case err := <-ended:
 		return err

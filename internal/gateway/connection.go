@@ -18,6 +18,8 @@ import (
 const (
 	slowest  = 4 << 10          // bytes per second
 	patience = 20 * time.Second // in addition to the time at that rate
+	// patienceRefused is that for a body of which nothing was wanted.
+	patienceRefused = 5 * time.Second
 )
 
 // errSlowBody is the error of a body that arrives too slowly.
@@ -31,6 +33,7 @@ type body struct {
 	until  atomic.Int64  // deadline of the current Read in Unix nanoseconds, or 0
 	waited time.Duration // time spent waiting for the client in Read
 	bytes  int64
+	begun  atomic.Bool
 	ended  atomic.Bool // at its end or by an error; a transport may briefly go on reading after the handler
 }
 
@@ -39,6 +42,7 @@ type body struct {
 // does not wait for the rest.
 func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
+	b.begun.Store(true)
 	allowed := patience + time.Duration(b.bytes)*time.Second/slowest
 	deadline := began.Add(allowed - b.waited)
 	b.until.Store(deadline.UnixNano())
@@ -68,8 +72,12 @@ func tooSlow(ctx context.Context) bool {
 // leave sets a deadline for the rest of a body that the request did not need, because net/http reads some of it before
 // it sends the response.
 func (b *body) leave() {
+	wait := patience
+	if !b.begun.Load() {
+		wait = patienceRefused
+	}
 	if !b.ended.Load() {
-		_ = b.controls.SetReadDeadline(time.Now().Add(patience))
+		_ = b.controls.SetReadDeadline(time.Now().Add(wait))
 	}
 }
 

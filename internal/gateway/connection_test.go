@@ -153,6 +153,25 @@ func TestUnwantedBodies(t *testing.T) {
 	})
 }
 
+// Beside a full gateway a request is refused, its body never arrives, and the connection ends.
+func TestRefusedConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := inBubble(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		}), func(o *Options) { o.MaxRequests = 1 })
+		defer stop()
+		busy, conn := dial(), dial()
+		defer busy.Close()
+		must.Get(fmt.Fprint(busy, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
+		synctest.Wait()
+		must.Get(fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"))(t)
+		if text := must.Get(io.ReadAll(conn))(t); !strings.Contains(string(text), " 503 ") {
+			t.Errorf("it is not refused: %s", text)
+		}
+	})
+}
+
 // A body that arrives at the required rate is accepted, however long it takes. The time that the service takes to read
 // it, or to respond, does not count.
 func TestSteadyBodiesPass(t *testing.T) {

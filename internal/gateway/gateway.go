@@ -25,6 +25,7 @@ import (
 	"github.com/rs/cors"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/listen"
 	"github.com/seqledger/seqledger/internal/unsent"
 )
 
@@ -277,6 +278,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			keyHash(r.Header),
 			"took", took)
 	}()
+	if r.Body != nil && r.Body != http.NoBody {
+		b := &body{ReadCloser: r.Body, controls: seen.controls}
+		defer b.leave()
+		// Use a copy, because net/http must find its own body in its own request.
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, b))
+		r.Body = b
+	}
 	if route != nil && route.cors != nil {
 		if route.cors.HandlerFunc(seen, r); preflightFor(r) != "" {
 			return // the preflight has been answered
@@ -288,13 +296,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body, controls: seen.controls}
-		defer b.leave()
-		// Use a copy, because net/http must find its own body in its own request.
-		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, b))
-		r.Body = b
-	}
+	listen.LetIn(r.Context())
 	switch {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		seen.Header().Set("Content-Type", "application/json")

@@ -110,36 +110,33 @@ func (f *freshConnections) close() {
 // is closed at once: in the kernel's queue its client would wait for an answer. Serve may be called once for a server,
 // which is one of [Server].
 func Serve(s *http.Server, l net.Listener, most int) error {
-	return serveBounded(s, &bounded{Listener: l, most: most})
+	next := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		LetIn(r.Context())
+		next.ServeHTTP(w, r)
+	})
+	return ServeLetIn(s, l, most)
 }
 
-// ServeKnown is [Serve] for a server whose handler calls [Known]. A connection that is not known counts as one without
-// a request, whatever its client has begun and does not end.
-func ServeKnown(s *http.Server, l net.Listener, most int) error {
-	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, connKey{}, connOf(c))
-	}
-	return serveBounded(s, &bounded{Listener: l, most: most, asks: true})
-}
-
-// connKey is the key of the context value that Known reads.
+// connKey is the key of the context value that LetIn reads.
 type connKey struct{}
 
-// Known says that the sender of a request, whose context is given, is known, and so its connection.
-func Known(ctx context.Context) {
-	c, _ := ctx.Value(connKey{}).(*conn)
-	if c == nil {
-		return
-	}
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	if !c.known && !c.closed {
-		c.known = true
+// LetIn says that a request, whose context is given, is let in.
+func LetIn(ctx context.Context) {
+	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
 		c.begin()
 	}
 }
 
-func serveBounded(s *http.Server, b *bounded) error {
+// ServeLetIn is [Serve] for a server whose handler calls [LetIn]. A connection without a request that was let in counts
+// as one without a request, whatever its client has begun and does not end.
+func ServeLetIn(s *http.Server, l net.Listener, most int) error {
+	b := &bounded{Listener: l, most: most}
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, connOf(c))
+	}
 	fresh := s.ConnState // of Server
 	s.ConnState = func(c net.Conn, state http.ConnState) {
 		fresh(c, state)
@@ -156,7 +153,6 @@ type bounded struct {
 	net.Listener
 
 	most int
-	asks bool // see ServeKnown
 
 	mu   sync.Mutex
 	open int
@@ -172,7 +168,6 @@ type conn struct {
 
 	// Under of.mu:
 	waiting *list.Element // in of.idle; nil while a request is under way, and when it is closed
-	known   bool          // see Known
 	closed  bool
 }
 
@@ -234,7 +229,7 @@ func connOf(c net.Conn) *conn {
 	return ours
 }
 
-// begin notes that the connection has a request. of.mu is held.
+// begin notes that the connection has a request, or is closed. of.mu is held.
 func (c *conn) begin() {
 	c.timer.Stop()
 	if c.waiting != nil {
@@ -251,11 +246,7 @@ func (b *bounded) changed(nc net.Conn, state http.ConnState) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case c.closed, b.asks && !c.known:
-	case state == http.StateActive, state == http.StateHijacked:
-		c.begin()
-	case state == http.StateIdle && c.waiting == nil:
+	if state == http.StateIdle && c.waiting == nil && !c.closed {
 		c.waiting = b.idle.PushBack(c)
 	}
 }

@@ -64,8 +64,8 @@ func serveBy(
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &served{address: l.Addr().String(), blocking: make(chan struct{}), begun: make(chan struct{}, 10)}
 	hs := Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery == "known" {
-			Known(r.Context())
+		if r.URL.RawQuery == "in" {
+			LetIn(r.Context())
 		}
 		if r.URL.Path == "/wait" {
 			s.begun <- struct{}{}
@@ -161,13 +161,26 @@ func TestBusyConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// What a client begins and does not end keeps no place of those who show who they are, and no request of theirs is cut.
+// A connection whose next request is begun, and its header not ended, makes room.
+func TestSlowHeadersMakeRoom(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	s := serve(t, most, nil)
+	for range 3 * most {
+		slow := dial(t, s.address)
+		check.Equal(t, ask(slow, "/"), "ok<nil>")
+		must.Get(fmt.Fprint(slow, "GET / HTT"))(t)
+		s.mustServe(t)
+	}
+}
+
+// What a client begins and does not end keeps no place of requests that are let in, and none of those is cut.
 func TestUnknownConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	const most = 4
-	s := serveBy(t, ServeKnown, most, nil)
+	s := serveBy(t, ServeLetIn, most, nil)
 	busy, answer := dial(t, s.address), make(chan string, 1)
-	go func() { answer <- ask(busy, "/wait?known") }() // received below
+	go func() { answer <- ask(busy, "/wait?in") }() // received below
 	<-s.begun
 	for range 3 * most {
 		must.Get(fmt.Fprint(dial(t, s.address), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"))(t)
@@ -179,7 +192,7 @@ func TestUnknownConnectionsMakeRoom(t *testing.T) {
 	close(s.blocking)
 	check.Equal(t, <-answer, "ok<nil>", "a request under way was cut off: %v")
 	kept := dial(t, s.address)
-	check.Equal(t, ask(kept, "/?known")+ask(kept, "/"), "ok<nil>ok<nil>", "one that is known: %v")
+	check.Equal(t, ask(kept, "/?in")+ask(kept, "/"), "ok<nil>ok<nil>", "one that was let in: %v")
 }
 
 // The same holds for HTTP/2 in cleartext, as nodes speak it.

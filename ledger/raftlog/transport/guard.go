@@ -150,7 +150,7 @@ func (t *Transport) guard(next http.Handler) http.Handler {
 			no.write(w, r) // an error can be ignored: the node asks again
 			return
 		}
-		listen.Known(r.Context())
+		listen.LetIn(r.Context())
 		for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
 			r.Header.Del(name) // handlers do not need them
 		}

@@ -150,7 +150,7 @@ func (t *Transport) Serve(l net.Listener) error {
 	if err := t.Allowed(l.Addr().String()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	err := listen.ServeKnown(t.server, l, listen.Connections().Peers)
+	err := listen.ServeLetIn(t.server, l, listen.Connections().Peers)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
