@@ -31,11 +31,12 @@ var lasting = []string{"basic", "bearer", "docusign", "dpop", "gnap", "sharedacc
 // too, if its name has one of signingTexts in it or one of signingWords as a word.
 var (
 	perRequest = []string{
-		"acs", "amx", "apiauth", "aws", "aws3", "bce-auth-v1", "concealed", "cos", "datahub", "digest", "eg1", "es256",
-		"es256k", "es384", "es512", "fc", "goog1", "hawk", "hoba", "hs256", "hs384", "hs512", "kerberos", "kss", "log",
-		"mac", "mns", "mqs", "mutual", "negotiate", "nos", "ntlm", "obs", "odps", "oss", "privatetoken", "ps256",
-		"ps384", "ps512", "qbox", "qiniu", "rs256", "rs384", "rs512", "sharedkey", "sharedkeylite", "tsa", "ucloud",
-		"upyun", "vapid", "webpush", "wsse",
+		"acs", "amx", "apiauth", "aws", "aws3", "bce-auth-v1", "concealed", "cos", "credssp", "datahub", "dataplus",
+		"digest", "eg1", "es256", "es256k", "es384", "es512", "fc", "goog1", "gssapi", "hawk", "hoba", "hs256",
+		"hs384", "hs512", "httpsig", "kerberos", "kss", "log", "mac", "mns", "mqs", "mutual", "nego2", "negotiate",
+		"nos", "ntlm", "obs", "odps", "oss", "otp", "pku2u", "pop", "privatetoken", "ps256", "ps384", "ps512", "qbox",
+		"qiniu", "rs256", "rs384", "rs512", "sapisidhash", "sharedkey", "sharedkeylite", "spnego", "totp", "tsa",
+		"ucloud", "upyun", "vapid", "webpush", "wsse",
 	}
 	signingTexts = []string{"hmac", "sha1", "sha256", "sha384", "sha512", "ecdsa", "eddsa", "ed25519", "signature"}
 	signingWords = []string{"rsa", "scram", "sign", "signed"}

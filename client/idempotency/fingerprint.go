@@ -392,7 +392,8 @@ func tells(value []byte) bool {
 
 // isVisible reports whether a character is more than white space and invisible marks.
 func isVisible(c rune) bool {
-	return !unicode.IsSpace(c) && !unicode.IsControl(c) && !unicode.Is(unicode.Cf, c)
+	return c != '\u2800' && !unicode.IsSpace(c) && !unicode.IsControl(c) && !unicode.In(c, unicode.Cf,
+		unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // locate returns the position of the value at a JSON pointer in a JSON text without duplicate names.

@@ -267,7 +267,7 @@ func (o *Options) party(ctx context.Context, header http.Header, warn *sync.Once
 		}
 		return "authorization-id:" + hashOf(id...), nil
 	}
-	if c.scheme == "bearer" && strings.Count(c.rest, ".") == 2 {
+	if (c.scheme == "bearer" || c.scheme == "jwt") && strings.Count(c.rest, ".") == 2 {
 		warn.Do(func() {
 			o.Logger.WarnContext(ctx, "the Authorization header looks like a JWT, and each new token is a new "+
 				"principal; set Options.Principal to a claim of it")

@@ -11,7 +11,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -176,8 +175,11 @@ func codeName(err error) string {
 
 // wantsJSON reports whether a command line that could not be parsed asks for --json.
 func wantsJSON(args []string) bool {
-	inVariable, err := strconv.ParseBool(os.Getenv("SEQLEDGER_JSON"))
-	return err == nil && inVariable || slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
+	isYes := func(text string) bool { return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text)) }
+	return isYes(os.Getenv("SEQLEDGER_JSON")) || slices.ContainsFunc(args, func(arg string) bool {
+		name, value, given := strings.Cut(arg, "=")
+		return name == "--json" && (!given || isYes(value))
+	})
 }
 
 // isClosedOutput reports whether a command ended because its output was closed, as head does

@@ -202,3 +202,13 @@ func TestJSONIsStable(t *testing.T) {
 	must.Do(t, e.show(&seqledgerv1.Scope{Organization: "a b", Vault: "c"}, nil))
 	check.Equal(t, out.String(), `{"organization":"a b","vault":"c"}`+"\n")
 }
+
+// An error of the command line is an object for each spelling of --json that is one of a flag. The test sets the
+// environment, so it cannot run in parallel.
+func TestWantsJSON(t *testing.T) {
+	for text, want := range map[string]bool{"--json": true, "--json=yes": true, "--json=1": true, "--json=no": false} {
+		check.Equal(t, wantsJSON([]string{"put", text}), want, text+": %v")
+	}
+	t.Setenv("SEQLEDGER_JSON", "Yes")
+	check.Equal(t, wantsJSON(nil), true, "the variable: %v")
+}

@@ -61,7 +61,7 @@ type gatewayRoute struct {
 	ReplayCheck     string        `help:"Ask the service before each replay, with the caller's headers; 2xx allows it. A method and a path, such as 'GET /may-read'." placeholder:"'METHOD PATH'"`
 	CORSOrigins     []string      `help:"Allow pages of these origins, such as https://shop.example, to read responses, replays and refusals; replaces the service's own CORS headers." name:"cors-origins" placeholder:"ORIGIN"`
 	PrincipalHeader string        `help:"Header that names the sender, accepted only from --trusted-proxies. Default: the hash of Authorization." placeholder:"NAME"`
-	PrincipalClaim  string        `help:"Claim of the session token (JWT) that names the sender, such as sub; section jwt of the file configures the issuers." placeholder:"NAME"`
+	PrincipalClaim  string        `help:"Claim of the session token (JWT) that names the sender, such as sub, or several: sub,org_id; section jwt of the file configures the issuers." placeholder:"NAME"`
 	Shared          bool          `help:"Use one principal for all callers, including anonymous ones: anyone who knows a key gets its response."`
 	Principal       []string      `help:"What distinguishes senders: authorization, host, any-tenant (the common headers for tenants), authorization-id, and header names. Default: authorization,host." placeholder:"HEADER"`
 	RequestHeaders  []string      `help:"Headers to compare with those of a repeat. Default: any-tenant,any-version, the common headers for tenants and versions. Preconditions are always compared." placeholder:"HEADER"`

@@ -403,6 +403,34 @@ func TestPrincipalClaim(t *testing.T) {
 	}
 }
 
+// Several claims select the principal together: a user who acts for several tenants.
+func TestPrincipalClaims(t *testing.T) {
+	t.Parallel()
+	upstream, login := echo("a"), newIssuer(t, "1")
+	t.Cleanup(upstream.Close)
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	must.Do(t, os.WriteFile(file, []byte(login.jwks()), 0o600))
+	s := plain(upstream.URL)
+	s.PrincipalClaim = "sub, org"
+	base, _ := start(t, must.Get(load(t, s, fmt.Sprintf(
+		"jwt: {issuer: \"https://login.example\", audience: charges, algorithms: [EdDSA], jwks: %q}\n", file)))(t))
+	for _, test := range []struct {
+		claims jwt.MapClaims
+		want   string
+	}{
+		{jwt.MapClaims{"org": "acme"}, "201 false"},
+		{jwt.MapClaims{"org": "globex"}, "201 false"},
+		{jwt.MapClaims{"org": "acme"}, "201 true"},
+		{jwt.MapClaims{"sub": "alice\"\"acme", "org": "x"}, "201 false"},
+		{nil, "400 false"},
+	} {
+		status, header, text := sendAs(t, login.token(t, test.claims), http.MethodPost, base, `"k"`, "")
+		if got := fmt.Sprintf("%d %s", status, header.Get(idempotency.HeaderReplayed)); got != test.want {
+			t.Errorf("%v: %s %s, want %s", test.claims, got, text, test.want)
+		}
+	}
+}
+
 // A route may ask the service before a replay, with the caller's credentials and nothing else.
 func TestReplayCheck(t *testing.T) {
 	t.Parallel()

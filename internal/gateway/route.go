@@ -141,11 +141,18 @@ func (c *Config) principal(r *route) func(context.Context, http.Header) (string,
 			if strings.Join(header.Values("Authorization"), "") == "" {
 				return "", nil // anonymous
 			}
-			value, err := c.tokens.verifier.Load().Claim(header, r.claim)
-			if err != nil {
-				return "", err
+			principal, names := "claim:"+strconv.Quote(r.claim)+":", strings.Split(r.claim, ",")
+			for _, name := range names {
+				value, err := c.tokens.verifier.Load().Claim(header, strings.TrimSpace(name))
+				if err != nil {
+					return "", err
+				}
+				if len(names) > 1 {
+					value = strconv.Quote(value)
+				}
+				principal += value
 			}
-			return limitPrincipal("claim:" + strconv.Quote(r.claim) + ":" + value)
+			return limitPrincipal(principal)
 		}
 	}
 	return nil

@@ -50,8 +50,8 @@ type Settings struct {
 	// service decides.
 	CORSOrigins []string
 
-	// At most one of these says who sends a request: a header set by a trusted proxy, a claim of a session token, or
-	// Shared for all callers together. The default is the Authorization header.
+	// At most one of these says who sends a request: a header set by a trusted proxy, claims of a session token, with
+	// commas between them, or Shared for all callers together. The default is the Authorization header.
 	PrincipalHeader, PrincipalClaim string
 	Shared                          bool
 	// Principal lists what tells the senders of requests apart; see [idempotency.Options.Identity]. Nil means

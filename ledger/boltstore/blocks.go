@@ -85,7 +85,7 @@ func (s *Store) ScrubBlocks(from uint64, n int) (next uint64, compared int, err 
 			next, compared, err = blocks.Scrub(from, n)
 		}
 		if errors.Is(err, machine.ErrDropped) {
-			next, compared = from, 0 // the next call does not come to that file any more
+			next, compared = max(from, s.blocks.Base()), 0 // the next call does not come to that file any more
 			return nil
 		}
 		if err != nil {

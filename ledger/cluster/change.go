@@ -55,6 +55,9 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 			return err
 		}
 	}
+	if err := ctx.Err(); err != nil { // the caller has gone, and may have been told that nothing has changed
+		return fmt.Errorf("%w: %w", ErrNoChange, err)
+	}
 	err := n.log.ChangeIn(ctx, term, change)
 	switch {
 	case errors.Is(err, raftlog.ErrNotLeader) && n.mustLead() != nil:
@@ -210,6 +213,9 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 		chosen, err = s.successor(to)
 		return err
 	})
+	if err == nil {
+		err = ctx.Err() // as in change
+	}
 	if err == nil {
 		err = n.transfer(ctx, chosen)
 	}

@@ -110,9 +110,11 @@ func TestChangesOfMembers(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := f.Remove(ended, 2, false) // which may be done before it is noticed that there is no time
-	if members := f.log.Members(); !errors.Is(err, ErrUnknownChange) && (err != nil || members.Has(2)) {
-		t.Errorf("remove when there is no time: %v, and the members are %+v", err, members)
+	for _, force := range []bool{false, true} {
+		err := f.Remove(ended, 2, force)
+		if members := f.log.Members(); !errors.Is(err, ErrNoChange) || !members.Has(2) {
+			t.Errorf("remove when there is no time: %v, and the members are %+v", err, members)
+		}
 	}
 	f.HandOver() // there is no successor, which is no reason to warn
 	if strings.Contains(f.logged.String(), "handed over") {

@@ -74,7 +74,9 @@ func (n *Node) yield(s *Status) {
 	n.yielded = time.Now()
 	ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
 	defer cancel()
-	err := n.transfer(ctx, to)
-	n.host.Logger.Warn("the disk of this node has less free space than its reserve, and the leadership is handed over",
-		"to node", to, "error", err)
+	log := n.host.Logger.With("to node", to)
+	if err := n.transfer(ctx, to); err != nil {
+		log = log.With("error", err)
+	}
+	log.Warn("the disk of this node has less free space than its reserve, and the leadership is handed over")
 }

@@ -49,14 +49,15 @@ type accounts struct {
 	path   string // empty: in memory alone
 	logger *slog.Logger
 
+	total  atomic.Int64 // of all
+	dirty  atomic.Bool  // a write of the file is due
+	saving sync.Mutex   // held while the file is written; taken before mu
+
 	mu    sync.Mutex
 	known map[string]*account
-	total atomic.Int64 // of all
-
-	dirty  atomic.Bool // a write of the file is due
-	saving sync.Mutex  // taken before mu
-	timer  *time.Timer // under saving; nil until the first change, so that a server that counts nothing writes no file
-	closed bool        // under saving
+	// timer is nil until the first change, so that a server that counts nothing writes no file.
+	timer  *time.Timer
+	closed bool
 }
 
 func openAccounts(path string, logger *slog.Logger) (*accounts, error) {
@@ -136,13 +137,13 @@ func (a *accounts) add(s *Share, n int64) {
 	a.touch()
 }
 
-// touch records that an account has changed, and schedules a write of the file.
+// touch records that an account has changed, and schedules a write of the file. It does not wait for one.
 func (a *accounts) touch() {
 	if a.path == "" || a.dirty.Swap(true) {
 		return
 	}
-	a.saving.Lock()
-	defer a.saving.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if !a.closed {
 		a.timer = time.AfterFunc(accountsEvery, a.saveLater) // close stops it, or waits for it
 	}
@@ -151,7 +152,10 @@ func (a *accounts) touch() {
 func (a *accounts) saveLater() {
 	a.saving.Lock()
 	defer a.saving.Unlock()
-	if a.closed {
+	a.mu.Lock()
+	closed := a.closed
+	a.mu.Unlock()
+	if closed {
 		return
 	}
 	if err := a.save(); err != nil {
@@ -163,14 +167,14 @@ func (a *accounts) saveLater() {
 func (a *accounts) close() error {
 	a.saving.Lock()
 	defer a.saving.Unlock()
-	if a.closed || a.path == "" {
-		return nil
-	}
+	a.mu.Lock()
+	closed, timer := a.closed, a.timer
 	a.closed = true
-	if a.timer == nil {
+	a.mu.Unlock()
+	if closed || timer == nil {
 		return nil
 	}
-	a.timer.Stop()
+	timer.Stop()
 	if err := a.save(); err != nil {
 		return fmt.Errorf("stored bytes of each credential: %w", err)
 	}

@@ -54,6 +54,24 @@ func TestStoredBytesAreWrittenNowAndThen(t *testing.T) {
 	})
 }
 
+// While the file is written, on a disk that may hang, no caller of Stored waits, and what it adds is written next.
+func TestStoredDoesNotWaitForTheFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "STORED")
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t, Options{Shares: true, StoredFile: path})
+		p := partyOf(c, "client:a", Limits{})
+		c.accounts.saving.Lock()
+		c.Stored(p, 10)
+		<-time.After(accountsEvery)
+		c.accounts.saving.Unlock()
+		synctest.Wait()
+		again := newController(t, Options{Shares: true, StoredFile: path})
+		check.Equal(t, again.StoredBytes(partyOf(again, "client:a", Limits{})), 10, "%d bytes are written down")
+		must.Do(t, c.Close())
+	})
+}
+
 // A file that is not what was written is refused: with any bit flipped, and cut at any length.
 func TestDamage_StoredBytes(t *testing.T) {
 	t.Parallel()

@@ -84,6 +84,8 @@ const checkServer = `SELECT current_setting('server_version_num')::int,
 	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
 	current_setting('fsync'), current_setting('synchronous_commit'),
 	to_regclass('idempotency_records') IS NOT NULL AND to_regclass('idempotency_tokens') IS NOT NULL,
+	EXISTS (SELECT FROM pg_class WHERE relpersistence <> 'p' AND oid IN (to_regclass('idempotency_records'),
+		to_regclass('idempotency_tokens'))),
 	coalesce((SELECT string_agg(wanted || ' on idempotency_records', ', ')
 		FROM unnest(string_to_array($1::text, ' ')) AS wanted
 		WHERE NOT has_table_privilege(to_regclass('idempotency_records'), wanted)), '') ||
@@ -94,10 +96,10 @@ const checkServer = `SELECT current_setting('server_version_num')::int,
 // no writes, the server has answered: without it the work must not run either.
 func (c *connections) check(ctx context.Context, conn *pgx.Conn) error {
 	var version int
-	var readOnly, table bool
+	var readOnly, table, unlogged bool
 	var fsync, commit, missing string
 	err := conn.QueryRow(ctx, checkServer, strings.Join(c.privileges, " ")).
-		Scan(&version, &readOnly, &fsync, &commit, &table, &missing)
+		Scan(&version, &readOnly, &fsync, &commit, &table, &unlogged, &missing)
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRefused}, args...)...)
 	}
@@ -113,6 +115,8 @@ func (c *connections) check(ctx context.Context, conn *pgx.Conn) error {
 			"a crash would forget keys", fsync, commit)
 	case !table:
 		return refuse("there is no table idempotency_records: run seqledger store init with the same URL, once")
+	case unlogged:
+		return refuse("the table or the sequence is unlogged, so that a crash would forget keys")
 	case missing != "":
 		return refuse("the role lacks %s: seqledger store init --print shows what it needs", missing)
 	}

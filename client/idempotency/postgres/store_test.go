@@ -147,19 +147,21 @@ func (s *eachInTx) Get(ctx context.Context, k *idempotency.RecordKey) (*idempote
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		settings []string
-		init     bool
-		want     string
+		settings   []string
+		init       bool
+		then, want string
 	}{
 		"no table":           {want: "store init"},
-		"fsync":              {[]string{"fsync=off"}, true, "fsync off"},
-		"synchronous_commit": {[]string{"synchronous_commit=off"}, true, "synchronous_commit off"},
+		"fsync":              {[]string{"fsync=off"}, true, "", "fsync off"},
+		"synchronous_commit": {[]string{"synchronous_commit=off"}, true, "", "synchronous_commit off"},
+		"unlogged":           {nil, true, "ALTER TABLE idempotency_records SET UNLOGGED", "is unlogged"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Postgres(t, c.settings...)
 			if c.init {
 				must.Do(t, postgres.Init(t.Context(), server.URL))
+				must.Get(connect(t, server.URL).Exec(t.Context(), c.then))(t)
 			}
 			s, err := postgres.Open(t.Context(), server.URL, postgres.Options{})
 			if err == nil {

@@ -202,7 +202,7 @@ func TestStatus(t *testing.T) {
 	says("REJECTED", "ready")
 }
 
-// Tokens do not restart even if their object was deleted.
+// Tokens do not restart even if their object was deleted, or is an old one from a backup.
 func TestDeletedCounter(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -213,6 +213,13 @@ func TestDeletedCounter(t *testing.T) {
 	// The counter starts from the store's clock, which has whole seconds.
 	if second := reserve(t, open(t, server.Address, s3.Options{}), "two"); second < first {
 		t.Errorf("token %d after %d", second, first)
+	}
+	must.Get(servertest.S3Client(server.Address).PutObject(t.Context(), &driver.PutObjectInput{
+		Bucket: aws.String(servertest.S3Bucket), Key: aws.String("idempotency-tokens.json"),
+		Body: strings.NewReader(`{"last":7}`),
+	}))(t)
+	if third := reserve(t, open(t, server.Address, s3.Options{}), "three"); third < first {
+		t.Errorf("token %d after %d and a restore", third, first)
 	}
 }
 

@@ -132,13 +132,13 @@ func (t *tokens) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The counter starts from the time, so that tokens grow even if the object was deleted by mistake.
-	c := counter{uint64(now.UnixMicro())}
+	var c counter
 	if etag != "" {
 		if err := json.Unmarshal(body, &c); err != nil || c.Last == 0 {
 			return fmt.Errorf("%w: the object %s", idempotency.ErrDamaged, tokensName)
 		}
 	}
-	t.last, t.etag = c.Last, etag
+	// Never behind the time, so that tokens grow even if the object was deleted, or is an old one from a backup.
+	t.last, t.etag = max(c.Last, uint64(now.UnixMicro())), etag
 	return nil
 }

@@ -417,7 +417,8 @@ func TestCallsThatAreTheSame(t *testing.T) {
 	}
 	for _, nothing := range []string{
 		`{}`, `{"other":1}`, `{"order":null}`, `{"order":{}}`, `{"order":"A"}`, `{"order":{"id":null}}`, `{"order":{"id":""}}`,
-		`{"order":{"id":" \u00a0\u200b"}}`, `{"order":{"id":[]}}`, `{"order":{"id":{}}}`, `{"order":{"id":[null,{"a":""}]}}`,
+		`{"order":{"id":" \u00a0\u200b"}}`, `{"order":{"id":"\u3164\u2800\ufe0f"}}`,
+		`{"order":{"id":[]}}`, `{"order":{"id":{}}}`, `{"order":{"id":[null,{"a":""}]}}`,
 		`{"order":[{"id":1}]}`,
 	} {
 		_, _, err := identify(one, "", nothing)

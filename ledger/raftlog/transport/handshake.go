@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 
@@ -65,14 +66,15 @@ func (t *Transport) accept(ctx context.Context, s *connect.BidiStream[frame, fra
 	if sender := Sender(ctx); err == nil && from != sender {
 		err = refusef("node %d opens a stream of node %d", sender, from)
 	}
-	if err != nil {
-		t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
-		return err
-	}
 	p := t.peer(from)
-	if p == nil {
-		err := refusef("node %d is no member", from)
-		t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
+	if err == nil && p == nil {
+		err = refusef("node %d is no member", from)
+	}
+	if err != nil {
+		// Once, as in refused: a node that is refused asks again every second.
+		if host, _, _ := net.SplitHostPort(s.Peer().Addr); t.told.add(host + " " + err.Error()) {
+			t.o.Logger.Warn("a stream of the consensus was refused", "from", s.Peer().Addr, "error", err)
+		}
 		return err
 	}
 	t.introduce(s.ResponseHeader(), from)
