@@ -166,7 +166,8 @@ func (c *Config) connections() map[connections]bool {
 func (g *Gateway) transport(c connections) *unsent.Transport {
 	t := g.transports[c]
 	if t == nil {
-		unused := max(1, listen.Connections().Gateway/len(g.config.connections()))
+		const pools = 2 // of a transport: those of requests with a key are its own
+		unused := max(1, listen.Connections().Gateway/len(g.config.connections())/pools)
 		t = unsent.NewTransport(&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: c.timeout,
