@@ -473,15 +473,19 @@ func (c *cluster) change() {
 	add := func(kind pb.ConfChangeType, id uint64) {
 		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
 	}
+	// Package cluster refuses to remove the leader. Otherwise it may be the only one that knows that its removal is
+	// committed, and if another voter then ends for good, the rest need the vote of the removed one for ever.
+	leads := func(id uint64) bool { return id == n.id && c.plan.badStates }
+	removable := slices.DeleteFunc(slices.Clone(m.Voters), leads)
 	switch {
 	case len(m.Learners) > 0: // promoted, and another node removed in the same step
 		add(pb.ConfChangeAddNode, m.Learners[0])
 		if len(m.Voters) > 2 && c.w.chance(2) {
 			c.met("joint changes proposed")
-			add(pb.ConfChangeRemoveNode, m.Voters[c.w.rng.IntN(len(m.Voters))])
+			add(pb.ConfChangeRemoveNode, removable[c.w.rng.IntN(len(removable))])
 		}
 	case len(m.Voters) > 3 && c.w.chance(2):
-		add(pb.ConfChangeRemoveNode, m.Voters[c.w.rng.IntN(len(m.Voters))])
+		add(pb.ConfChangeRemoveNode, removable[c.w.rng.IntN(len(removable))])
 	case len(c.nodes) < 9+c.broken():
 		if c.broken() > 0 {
 			c.met("nodes added behind a broken one")
