@@ -21,7 +21,7 @@ import (
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
 	copying chan struct{}    // capacity 1; not a mutex, so that waiting for it can end with a context
-	answers atomic.Uint64    // how often the archive has answered
+	answers atomic.Uint64    // how often the archive has answered, or taken a part of a file
 	opened  *archive.Archive // nil until it could be opened
 
 	mu    sync.Mutex
@@ -136,7 +136,20 @@ func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, f *blockfile.S
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	return a.Add(ctx, f, source)
+	return a.Add(ctx, f, readFile{source, &l.archiver.answers})
+}
+
+// readFile is a file that is copied. A target that takes its bytes answers, however slowly.
+type readFile struct {
+	blockfile.File
+
+	reads *atomic.Uint64
+}
+
+// ReadAt implements io.ReaderAt.
+func (f readFile) ReadAt(b []byte, at int64) (int, error) {
+	f.reads.Add(1)
+	return f.File.ReadAt(b, at)
 }
 
 // noteArchive counts what is archived and what is not, and what a pass came to.

@@ -17,8 +17,8 @@ import (
 type Archive struct {
 	target Target
 	mark   Mark
-	files  map[uint64]File // of the last list, and what was added since
-	listed bool            // false: the target is to be listed again before anything is added
+	files  map[uint64]entry // of the last list, and what was added since
+	listed bool             // false: the target is to be listed again before anything is added
 }
 
 // Options says whose archive to open.
@@ -89,8 +89,8 @@ func (a *Archive) Count() (files, bytes, last uint64) {
 // Has reports whether a file is in the archive, as of the last list and what was added since.
 func (a *Archive) Has(f *blockfile.SealedFile) bool { return a.files[f.Number] == a.fileOf(f) }
 
-func (a *Archive) fileOf(f *blockfile.SealedFile) File {
-	return File{Number: f.Number, Last: f.Last, Hash: f.Hash, Size: f.Size, ledger: a.mark.Ledger}
+func (a *Archive) fileOf(f *blockfile.SealedFile) entry {
+	return entry{Number: f.Number, Last: f.Last, Hash: f.Hash, Size: f.Size, ledger: a.mark.Ledger}
 }
 
 // Check returns an error unless the target can be reached and has the archive.
@@ -111,7 +111,7 @@ func (a *Archive) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.files = make(map[uint64]File, len(found.files))
+	a.files = make(map[uint64]entry, len(found.files))
 	for _, f := range found.files {
 		if before, twice := a.files[f.Number]; twice {
 			return fmt.Errorf("%s: %w: it has both %s and %s", a.target, ErrOther, before.name(), f.name())
@@ -166,7 +166,7 @@ func (a *Archive) Add(ctx context.Context, f *blockfile.SealedFile, source block
 }
 
 // same returns an error unless a file in the archive is one of the ledger.
-func (a *Archive) same(found *File, f *blockfile.SealedFile) error {
+func (a *Archive) same(found *entry, f *blockfile.SealedFile) error {
 	want := a.fileOf(f)
 	if *found == want {
 		return nil

@@ -76,6 +76,10 @@ func (t onDisk) List(_ context.Context, folder string) ([]Object, error) {
 func (t onDisk) Put(
 	ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte,
 ) error {
+	folder := path.Dir(name) + "/"
+	if t.exists(name) { // another node of the cluster was first
+		return t.disk.Sync(folder)
+	}
 	w, temporary, err := t.disk.Create(name)
 	if err != nil {
 		return err
@@ -93,7 +97,6 @@ func (t onDisk) Put(
 			return err
 		}
 	}
-	folder := path.Dir(name) + "/"
 	t.removeTemporaries(folder, name)
 	return t.disk.Sync(folder)
 }

@@ -130,8 +130,8 @@ func folder(ledger machine.LedgerID) string { return ledger.String() + "/" }
 
 func blocksFolder(ledger machine.LedgerID) string { return folder(ledger) + "blocks/" }
 
-// File is a file in the archive, as its name and the list say.
-type File struct {
+// entry is a file in the archive, as its name and the list say.
+type entry struct {
 	Number uint64
 	Last   uint64 // ledger index of its last record
 	Hash   machine.Hash
@@ -141,13 +141,13 @@ type File struct {
 }
 
 // name returns the name of the object.
-func (f *File) name() string {
+func (f *entry) name() string {
 	number := strings.TrimSuffix(blockfile.Name(f.Number), ".blocks")
 	return fmt.Sprintf("%s%s-%020d-%s.blocks", blocksFolder(f.ledger), number, f.Last, f.Hash)
 }
 
 // parseFile is the inverse of name.
-func parseFile(ledger machine.LedgerID, o Object) (f File, ok bool) {
+func parseFile(ledger machine.LedgerID, o Object) (f entry, ok bool) {
 	text := strings.TrimSuffix(strings.TrimPrefix(o.Name, blocksFolder(ledger)), ".blocks")
 	fields := strings.Split(text, "-")
 	if len(fields) != 3 {
@@ -159,13 +159,13 @@ func parseFile(ledger machine.LedgerID, o Object) (f File, ok bool) {
 	if errors.Join(err1, err2, err3) != nil || len(hash) != len(f.Hash) || number == 0 || number == math.MaxUint64 {
 		return f, false
 	}
-	f = File{Number: number, Last: last, Hash: machine.Hash(hash), Size: o.Size, ledger: ledger}
+	f = entry{Number: number, Last: last, Hash: machine.Hash(hash), Size: o.Size, ledger: ledger}
 	return f, f.name() == o.Name
 }
 
 // listed is what a ledger has on a target.
 type listed struct {
-	files    []File // in the order of their numbers
+	files    []entry // in the order of their numbers
 	unlisted []string
 }
 
@@ -183,7 +183,7 @@ func list(ctx context.Context, t Target, ledger machine.LedgerID) (l listed, err
 		}
 		l.files = append(l.files, f)
 	}
-	slices.SortFunc(l.files, func(a, b File) int {
+	slices.SortFunc(l.files, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.name(), b.name()))
 	})
 	return l, nil

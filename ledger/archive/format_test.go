@@ -22,7 +22,7 @@ func FuzzHeader(f *testing.F) {
 
 // FuzzFileName: what is read as the name of a file is written in the same way.
 func FuzzFileName(f *testing.F) {
-	file := File{Number: 3, Last: 4, Hash: machine.Hash{5}, ledger: 7}
+	file := entry{Number: 3, Last: 4, Hash: machine.Hash{5}, ledger: 7}
 	f.Add(file.name())
 	f.Add("0000000000000007/blocks/0000000003-4-0500.blocks")
 	f.Fuzz(func(t *testing.T, name string) {

@@ -34,14 +34,14 @@ func Ledgers(ctx context.Context, t Target) (ids []machine.LedgerID, err error) 
 type Reader struct {
 	ctx    context.Context //nolint:containedctx // A reader is a blockfile.Disk, whose methods have none.
 	target Target
-	files  map[uint64]File
+	files  map[uint64]entry
 	// first and last are the numbers of the ledger's files and those before them without a gap; 0 for none.
 	first, last uint64
 }
 
 // NewReader returns a reader of the archive of a ledger, which can be used until ctx ends.
 func NewReader(ctx context.Context, t Target, ledger machine.LedgerID) (*Reader, error) {
-	r := &Reader{ctx: ctx, target: t, files: map[uint64]File{}}
+	r := &Reader{ctx: ctx, target: t, files: map[uint64]entry{}}
 	h, err := readHeader(ctx, t, ledger)
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func (r *Report) add(where string, err error) {
 }
 
 // addGap compares the numbers of a file and the one before it.
-func (r *Report) addGap(before, f *File) {
+func (r *Report) addGap(before, f *entry) {
 	switch {
 	case f.Number == before.Number:
 		r.add(f.name(), fmt.Errorf("there is also %s: two copies of the ledger went on by themselves", before.name()))
@@ -92,7 +92,7 @@ func (r *Report) addGap(before, f *File) {
 }
 
 // check reads all of a file, which must be what its name says.
-func check(ctx context.Context, t Target, f *File) (info blockfile.SealedInfo, err error) {
+func check(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, err error) {
 	file, err := t.Open(ctx, f.name())
 	if err != nil {
 		return info, err
