@@ -40,8 +40,10 @@ func Open(ctx context.Context, t Target, o Options) (*Archive, error) {
 	}
 	h, err := readHeader(ctx, t, o.Ledger)
 	if errors.Is(err, ErrNone) {
-		if err = create(ctx, t, o); err == nil {
-			h, err = readHeader(ctx, t, o.Ledger) // another process may have been first
+		failed := create(ctx, t, o)
+		h, err = readHeader(ctx, t, o.Ledger) // another process may have been first
+		if errors.Is(err, ErrNone) && failed != nil {
+			err = failed
 		}
 	}
 	if err != nil {
@@ -114,7 +116,7 @@ func (a *Archive) list(ctx context.Context) error {
 	a.files = make(map[uint64]entry, len(found.files))
 	for _, f := range found.files {
 		if before, twice := a.files[f.Number]; twice {
-			return fmt.Errorf("%s: %w: it has both %s and %s", a.target, ErrOther, before.name(), f.name())
+			return a.otherf("it has both %s and %s", before.name(), f.name())
 		}
 		a.files[f.Number] = f
 	}
@@ -144,7 +146,7 @@ func (a *Archive) Add(ctx context.Context, f *blockfile.SealedFile, source block
 		return a.same(&found, f)
 	}
 	if last := a.unbroken(); last != 0 && f.Number > last+1 {
-		return fmt.Errorf("%s: %w: %s is missing in it", a.target, ErrOther, blockfile.Name(last+1))
+		return a.otherf("%s is missing in it", blockfile.Name(last+1))
 	}
 	info, err := blockfile.CheckSealed(source)
 	if err == nil && (info.Number != f.Number || info.Last != f.Last || info.Hash != f.Hash || info.Size != f.Size) {
@@ -155,7 +157,7 @@ func (a *Archive) Add(ctx context.Context, f *blockfile.SealedFile, source block
 	}
 	before, is := a.files[f.Number-1]
 	if is && (info.Previous != before.Hash || info.After != before.Last) {
-		return fmt.Errorf("%s: %w: %s does not follow %s", a.target, ErrOther, blockfile.Name(f.Number), before.name())
+		return a.otherf("%s does not follow %s", blockfile.Name(f.Number), before.name())
 	}
 	added := a.fileOf(f)
 	if err := a.target.Put(ctx, added.name(), source, f.Size, info.SHA256); err != nil {
@@ -171,13 +173,18 @@ func (a *Archive) same(found *entry, f *blockfile.SealedFile) error {
 	if *found == want {
 		return nil
 	}
-	a.listed = false // an operator mends it
-	switch {
-	case found.name() == want.name():
+	if found.name() == want.name() {
+		a.listed = false
 		return fmt.Errorf("%s in %s has %d bytes and must have %d: remove it, and it is made again",
 			found.name(), a.target, found.Size, want.Size)
 	}
-	return fmt.Errorf("%s: %w: it has %s", a.target, ErrOther, found.name())
+	return a.otherf("it has %s", found.name())
+}
+
+// otherf returns an ErrOther. The next pass lists the archive again, because an operator or another node may mend it.
+func (a *Archive) otherf(format string, args ...any) error {
+	a.listed = false
+	return fmt.Errorf("%s: %w: %s", a.target, ErrOther, fmt.Sprintf(format, args...))
 }
 
 // Confirm returns how many of the first files are in the archive at this moment, with all files before them, and why no

@@ -632,3 +632,130 @@ func TestVerifyEnds(t *testing.T) {
 		t.Errorf("after %d files: %+v, %v", seen, report, err)
 	}
 }
+
+// TestGapThatIsFilled: an archive that lacked a file takes the next ones once another node, or an operator, has put it
+// there, without a restart.
+func TestGapThatIsFilled(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	target, all := archive.Directory(dir), paths(t, dir)
+	last := len(all)
+	must.Do(t, errors.Join(os.Rename(all[1], all[1]+".away"), os.Remove(all[last-1])))
+	a := open(t, target)
+	check.Is(t, l.add(a, last), archive.ErrOther, "a file behind a gap")
+	must.Do(t, os.Rename(all[1]+".away", all[1]))
+	must.Do(t, a.Check(t.Context()), "the next pass")
+	must.Do(t, l.add(a, last), "the gap is filled")
+	mustBeSound(t, target, last)
+}
+
+// latePublish is a disk on which another process publishes an object while it is listed.
+type latePublish struct {
+	*memorytarget.Disk
+
+	name string
+}
+
+func (d *latePublish) List(folder string) ([]archive.Object, error) {
+	w, temporary, err := d.Create(d.name)
+	if err == nil {
+		_, err = w.Write([]byte("x"))
+	}
+	if err == nil {
+		err = errors.Join(w.Sync(), d.Publish(temporary, d.name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.Disk.List(folder)
+}
+
+// TestListIsDurable: an object that another process publishes while a directory is listed is not lost with the power
+// once the list is there.
+func TestListIsDurable(t *testing.T) {
+	t.Parallel()
+	d := &latePublish{memorytarget.New(), "a/b"}
+	listed := must.Get(archive.OnDisk(d).List(t.Context(), "a/"))(t)
+	durable := must.Get((&memorytarget.Disk{MemoryDisk: d.Durable()}).List("a/"))(t)
+	check.Equal(t, fmt.Sprint(durable), fmt.Sprint(listed), "after a loss of power")
+}
+
+// TestForeignNamesStay: a copy removes what an interrupted copy of the same object left, and nothing of the operator's.
+func TestForeignNamesStay(t *testing.T) {
+	t.Parallel()
+	l, dir := newLedgerFiles(t, 20), t.TempDir()
+	kept := filepath.Join(dir, ledger.String(), "FORMAT.kept")
+	left := filepath.Join(dir, ledger.String(), "FORMAT.new-1")
+	must.Do(t, os.Mkdir(filepath.Dir(kept), 0o700))
+	must.Do(t, errors.Join(os.WriteFile(kept, nil, 0o600), os.WriteFile(left, nil, 0o600)))
+	a := open(t, archive.Directory(dir))
+	must.Do(t, l.add(a, 1))
+	must.Do(t, check.Err(os.Stat(kept)))
+	check.Is(t, check.Err(os.Stat(left)), fs.ErrNotExist, "a copy that was interrupted")
+}
+
+// TestForkIsNotRead: of two files of one number no reader takes one for the ledger's.
+func TestForkIsNotRead(t *testing.T) {
+	t.Parallel()
+	l, late, target := newLedgerFiles(t, 20), newLedgerFiles(t, 0), archive.Directory(t.TempDir())
+	a, b := open(t, target), open(t, target)
+	must.Do(t, errors.Join(l.add(a, 1), late.add(b, 1)))
+	r := must.Get(archive.NewReader(t.Context(), target, ledger))(t)
+	check.Is(t, check.Err(r.OpenSealed(blockfile.Name(1))), archive.ErrOther, "a file that is there twice")
+	err := r.VisitScope(machine.Scope{Organization: "acme"}, 1,
+		func(machine.BlockHeader, []machine.Transaction) bool { return true })
+	check.Is(t, err, archive.ErrOther, "its blocks")
+}
+
+// endingTarget ends a check while it opens the last file.
+type endingTarget struct {
+	archive.Target
+
+	last string
+	end  func()
+}
+
+func (e endingTarget) Open(ctx context.Context, name string) (blockfile.File, error) {
+	if strings.Contains(name, e.last) {
+		e.end()
+		return nil, context.Cause(ctx)
+	}
+	return e.Target.Open(ctx, name)
+}
+
+// TestVerifyEndsInTheLastFile: a check that was ended tells no problem.
+func TestVerifyEndsInTheLastFile(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	target := endingTarget{archive.Directory(dir), fmt.Sprintf("/%010d-", len(l.sealed)), cancel}
+	report, err := archive.Verify(ctx, target, ledger, nil)
+	if !errors.Is(err, context.Canceled) || len(report.Problems) > 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// TestDamagedFormat: whatever has become of FORMAT, it is told with the way out, and that way leads to the same files.
+func TestDamagedFormat(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	target, path := archive.Directory(dir), filepath.Join(dir, ledger.String(), "FORMAT")
+	a := open(t, target)
+	o := archive.Options{Ledger: ledger, Mark: a.Mark(), Random: rand.Reader}
+	for _, content := range []string{"", "seqledger archive 1\n", strings.Repeat("x", 2<<20)} {
+		must.Do(t, os.WriteFile(path, []byte(content), 0o600))
+		for what, err := range map[string]error{
+			"check": a.Check(t.Context()), "open": check.Err(archive.Open(t.Context(), target, o)),
+			"read": check.Err(archive.NewReader(t.Context(), target, ledger)),
+		} {
+			if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), "remove this object and ARCHIVE") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	must.Do(t, os.Remove(path))
+	o.Mark = archive.Mark{}
+	again := must.Get(archive.Open(t.Context(), target, o))(t)
+	check.Equal(t, must.Get(again.Confirm(t.Context(), l.sealed))(t), len(l.sealed), "%d files are confirmed")
+	mustBeSound(t, target, len(l.sealed))
+}

@@ -29,8 +29,9 @@ func (t localTarget) Path() string { return t.String() }
 // Disk is the file system of a target. [Directory] uses the real one; the simulation has one that is away, full or
 // dies.
 type Disk interface {
-	// Create makes a temporary file where an object of a name will be, and returns its name, which begins with that of
-	// the object. It is written from the beginning to the end, because some mounted buckets support nothing else.
+	// Create makes a temporary file where an object of a name will be, and returns its name: that of the object,
+	// ".new-" and something. It is written from the beginning to the end, because some mounted buckets support
+	// nothing else.
 	Create(object string) (w Writer, name string, err error)
 	// Publish gives a temporary file the name of its object. If that exists, it stays, and the error is fs.ErrExist.
 	Publish(temporary, object string) error
@@ -42,6 +43,9 @@ type Disk interface {
 	List(folder string) ([]Object, error)
 	String() string
 }
+
+// temporaryMark is behind the name of the object in that of a temporary file.
+const temporaryMark = ".new-"
 
 // Writer is a file that is being made.
 type Writer interface {
@@ -63,13 +67,14 @@ func (t onDisk) Open(_ context.Context, name string) (blockfile.File, error) {
 	return t.disk.Open(name)
 }
 
-// List implements [Target]. It syncs the names first, because those that a process had made before it was killed may be
-// in the cache alone.
+// List implements [Target]. It syncs the names then, because those that another process makes, or had made before it
+// was killed, may be in the cache alone.
 func (t onDisk) List(_ context.Context, folder string) ([]Object, error) {
-	if err := t.disk.Sync(folder); err != nil {
-		return nil, err
+	found, err := t.disk.List(folder)
+	if err == nil {
+		err = t.disk.Sync(folder)
 	}
-	return t.disk.List(folder)
+	return found, err
 }
 
 // Put implements [Target].
@@ -135,7 +140,7 @@ func (t onDisk) readBack(ctx context.Context, name string, size int64, sum [sha2
 func (t onDisk) removeTemporaries(folder, object string) {
 	found, _ := t.disk.List(folder) // the next time will do
 	for _, o := range found {
-		if o.Name != object && strings.HasPrefix(o.Name, object) {
+		if strings.HasPrefix(o.Name, object+temporaryMark) {
 			_ = t.disk.Remove(o.Name)
 		}
 	}
@@ -172,7 +177,7 @@ func (d directory) Create(object string) (Writer, string, error) {
 	if err := os.MkdirAll(filepath.Dir(d.path(object)), 0o700); err != nil {
 		return nil, "", err
 	}
-	f, err := os.CreateTemp(filepath.Dir(d.path(object)), path.Base(object)+".new-")
+	f, err := os.CreateTemp(filepath.Dir(d.path(object)), path.Base(object)+temporaryMark)
 	if err != nil {
 		return nil, "", err
 	}

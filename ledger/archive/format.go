@@ -120,6 +120,10 @@ func readHeader(ctx context.Context, t Target, ledger machine.LedgerID) (h heade
 	if h, err = decodeHeader(b); err == nil && h.ledger != ledger {
 		err = fmt.Errorf("%w: it is of ledger %s", machine.ErrCorrupt, h.ledger)
 	}
+	if errors.Is(err, machine.ErrCorrupt) {
+		err = fmt.Errorf("%w; if it stays so stop the server, remove this object and ARCHIVE in the data directory, "+
+			"and start: it is made again, and the files stay", err)
+	}
 	if err != nil {
 		return header{}, fmt.Errorf("%s%s in %s: %w", folder(ledger), formatName, t, err)
 	}

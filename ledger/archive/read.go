@@ -35,13 +35,14 @@ type Reader struct {
 	ctx    context.Context //nolint:containedctx // A reader is a blockfile.Disk, whose methods have none.
 	target Target
 	files  map[uint64]entry
+	twice  map[uint64]error // of the files of which there are several
 	// first and last are the numbers of the ledger's files and those before them without a gap; 0 for none.
 	first, last uint64
 }
 
 // NewReader returns a reader of the archive of a ledger, which can be used until ctx ends.
 func NewReader(ctx context.Context, t Target, ledger machine.LedgerID) (*Reader, error) {
-	r := &Reader{ctx: ctx, target: t, files: map[uint64]entry{}}
+	r := &Reader{ctx: ctx, target: t, files: map[uint64]entry{}, twice: map[uint64]error{}}
 	h, err := readHeader(ctx, t, ledger)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,11 @@ func NewReader(ctx context.Context, t Target, ledger machine.LedgerID) (*Reader,
 		}
 		below := r.first
 		for _, f := range l.files {
-			if i == 0 || below == 0 && r.files[f.Number].Number == 0 || f.Number < below {
+			before := r.files[f.Number]
+			if before.ledger == id && r.twice[f.Number] == nil {
+				r.twice[f.Number] = fmt.Errorf("%s: %w: it has both %s and %s", t, ErrOther, before.name(), f.name())
+			}
+			if i == 0 || below == 0 && before.Number == 0 || f.Number < below {
 				r.files[f.Number] = f
 			}
 		}
@@ -92,6 +97,9 @@ func (r *Reader) OpenSealed(name string) (blockfile.File, error) {
 	f, found := r.files[number]
 	if !is || !found {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	if twice := r.twice[number]; twice != nil {
+		return nil, twice // which of them is the ledger's is not known
 	}
 	return r.target.Open(r.ctx, f.name())
 }

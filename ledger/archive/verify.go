@@ -48,15 +48,15 @@ func Verify(
 	}
 	var before *blockfile.SealedInfo
 	for i := range found.files {
-		if ctx.Err() != nil {
-			return report, context.Cause(ctx)
-		}
 		f := &found.files[i]
 		report.Last = max(report.Last, f.Last)
 		if i > 0 {
 			report.addGap(&found.files[i-1], f)
 		}
 		info, err := check(ctx, t, f)
+		if ctx.Err() != nil {
+			return report, context.Cause(ctx)
+		}
 		if err == nil && before != nil && f.Number == before.Number+1 {
 			err = info.Follows(before)
 		}

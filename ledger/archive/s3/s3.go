@@ -4,6 +4,7 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -11,7 +12,9 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -24,8 +27,15 @@ import (
 
 // Target is a part of a bucket.
 type Target struct {
-	objects *bucket.Objects
+	objects  *bucket.Objects
+	patience time.Duration // after which a request is given up of which no byte has moved
 }
+
+// patience is far longer than a store takes that answers, and the repeats of a request, and shorter than the time after
+// which the server tells that the archive hangs.
+const patience = 2 * time.Minute
+
+var errSilent = errors.New("the store has not answered for minutes")
 
 // Open returns the target of a URL of the form s3://BUCKET/PREFIX?region=REGION&endpoint=URL&path_style=true. It makes
 // no request.
@@ -34,7 +44,7 @@ func Open(ctx context.Context, url string) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Target{objects}, nil
+	return &Target{objects, patience}, nil
 }
 
 // String implements [archive.Target].
@@ -46,22 +56,57 @@ func (t *Target) String() string {
 	return s
 }
 
+// moved is called when bytes of a request or of its answer have moved.
+type moved func()
+
+// Write implements [io.Writer].
+func (m moved) Write(b []byte) (int, error) {
+	m()
+	return len(b), nil
+}
+
+// watch returns a context for a request, which ends once nothing has moved for long: a connection may stay silent for
+// good, and nothing else would end the wait for it.
+func (t *Target) watch(ctx context.Context) (watched context.Context, m moved, end func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(t.patience, func() { cancel(errSilent) })
+	return watched, func() { timer.Reset(t.patience) }, func() { timer.Stop(); cancel(nil) }
+}
+
+// failed returns the error of a request.
+func (t *Target) failed(watched context.Context, what string, err error) error {
+	return fmt.Errorf("%s in %s: %w", what, t, cmp.Or(context.Cause(watched), err))
+}
+
 // Put implements [archive.Target]. It looks for the object first, because the answer to an earlier Put may be lost, and
-// a store that refuses a request need not read its body.
+// a store that refuses a request need not read its body. It deletes what is not read as it was put, and nothing that
+// was there before: two nodes that make FORMAT at once put different ones.
 func (t *Target) Put(ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte) error {
 	err := t.readBack(ctx, name, size, sum)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err = t.objects.Client.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &t.objects.Bucket, Key: t.objects.Name(name), Body: io.NewSectionReader(r, 0, size),
+	watched, m, end := t.watch(ctx)
+	defer end()
+	content := io.NewSectionReader(r, 0, size)
+	_, err = t.objects.Client.PutObject(watched, &s3.PutObjectInput{
+		Bucket: &t.objects.Bucket, Key: t.objects.Name(name), Body: struct {
+			io.Reader
+			io.Seeker
+		}{io.TeeReader(content, m), content},
 		ContentLength: &size, ContentType: aws.String("application/octet-stream"), IfNoneMatch: aws.String("*"),
 	})
 	if err != nil && status(err) != http.StatusPreconditionFailed { // which another process was first with
-		return fmt.Errorf("put %s to %s: %w", name, t, err)
+		return t.failed(watched, "put "+name, err)
 	}
-	return t.readBack(ctx, name, size, sum)
+	wrong := t.readBack(ctx, name, size, sum)
+	if errors.Is(wrong, errOtherwise) && err == nil {
+		wrong = errors.Join(wrong, t.objects.Delete(ctx, name)) // so that the next Put makes it again
+	}
+	return wrong
 }
+
+var errOtherwise = errors.New("it is not read as it was to be written; if it stays so remove it, and it is made again")
 
 // readBack returns an error unless an object has the given content.
 func (t *Target) readBack(ctx context.Context, name string, size int64, sum [sha256.Size]byte) error {
@@ -72,22 +117,23 @@ func (t *Target) readBack(ctx context.Context, name string, size int64, sum [sha
 	h := sha256.New()
 	n, err := io.Copy(h, io.NewSectionReader(f, 0, size+1))
 	if err == nil && (n != size || [sha256.Size]byte(h.Sum(nil)) != sum) {
-		err = fmt.Errorf("%s: %s is not read as it was to be written", t, name)
-		err = errors.Join(err, t.objects.Delete(ctx, name)) // so that the next Put makes it again
+		err = fmt.Errorf("%s in %s: %w", name, t, errOtherwise)
 	}
 	return errors.Join(err, f.Close())
 }
 
 // Open implements [archive.Target].
 func (t *Target) Open(ctx context.Context, name string) (blockfile.File, error) {
-	head, err := t.objects.Client.HeadObject(ctx, &s3.HeadObjectInput{
+	watched, _, end := t.watch(ctx)
+	defer end()
+	head, err := t.objects.Client.HeadObject(watched, &s3.HeadObjectInput{
 		Bucket: &t.objects.Bucket, Key: t.objects.Name(name),
 	})
 	if status(err) == http.StatusNotFound {
 		return nil, &fs.PathError{Op: "get", Path: t.String() + "/" + name, Err: fs.ErrNotExist}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s of %s: %w", name, t, err)
+		return nil, t.failed(watched, "find "+name, err)
 	}
 	return &object{ctx: ctx, target: t, name: name, size: aws.ToInt64(head.ContentLength), etag: head.ETag}, nil
 }
@@ -98,18 +144,35 @@ func (t *Target) List(ctx context.Context, folder string) (objects []archive.Obj
 	pages := s3.NewListObjectsV2Paginator(t.objects.Client, &s3.ListObjectsV2Input{
 		Bucket: &t.objects.Bucket, Prefix: &whole, Delimiter: aws.String("/"),
 	})
-	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
+	add := func(key string, size int64) error {
+		name, below := strings.CutPrefix(key, whole)
+		if !below {
+			return fmt.Errorf("list of %s in %s: it has %q", whole, t, key)
+		}
+		objects = append(objects, archive.Object{Name: folder + name, Size: size})
+		return nil
+	}
+	for next := ""; pages.HasMorePages(); {
+		watched, _, end := t.watch(ctx)
+		page, err := pages.NextPage(watched)
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", t, err)
+			err = t.failed(watched, "list "+whole, err)
+		}
+		if end(); err != nil {
+			return nil, err
 		}
 		for _, p := range page.CommonPrefixes {
-			objects = append(objects, archive.Object{Name: folder + aws.ToString(p.Prefix)[len(whole):]})
+			err = errors.Join(err, add(aws.ToString(p.Prefix), 0))
 		}
 		for _, o := range page.Contents {
-			objects = append(objects, archive.Object{
-				Name: folder + aws.ToString(o.Key)[len(whole):], Size: aws.ToInt64(o.Size),
-			})
+			err = errors.Join(err, add(aws.ToString(o.Key), aws.ToInt64(o.Size)))
+		}
+		token := aws.ToString(page.NextContinuationToken)
+		if err == nil && token != "" && token == next {
+			err = fmt.Errorf("list of %s in %s: it has no end", whole, t)
+		}
+		if next = token; err != nil {
+			return nil, err
 		}
 	}
 	return objects, nil
@@ -165,21 +228,23 @@ func (o *object) ReadAt(b []byte, at int64) (n int, err error) {
 // fill reads from an offset on, at least one byte.
 func (o *object) fill(at int64, wanted int) error {
 	end := min(at+int64(max(wanted, window)), o.size)
-	answer, err := o.target.objects.Client.GetObject(o.ctx, &s3.GetObjectInput{
+	watched, m, done := o.target.watch(o.ctx)
+	defer done()
+	answer, err := o.target.objects.Client.GetObject(watched, &s3.GetObjectInput{
 		Bucket: &o.target.objects.Bucket, Key: o.target.objects.Name(o.name), IfMatch: o.etag,
 		Range: aws.String(fmt.Sprintf("bytes=%d-%d", at, end-1)),
 	})
 	if err != nil {
-		return fmt.Errorf("read %s of %s: %w", o.name, o.target, err)
+		return o.target.failed(watched, "read "+o.name, err)
 	}
 	var read bytes.Buffer
-	_, err = read.ReadFrom(io.LimitReader(answer.Body, end-at))
+	_, err = read.ReadFrom(io.LimitReader(io.TeeReader(answer.Body, m), end-at))
 	err = errors.Join(err, answer.Body.Close())
 	if err == nil && int64(read.Len()) != end-at {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("read %s of %s: %w", o.name, o.target, err)
+		return o.target.failed(watched, "read "+o.name, err)
 	}
 	o.at, o.cached = at, read.Bytes()
 	return nil

@@ -256,3 +256,56 @@ func TestPutIsReadBack(t *testing.T) {
 	check.Equal(t, len(must.Get(target.List(t.Context(), "0000000000000abc/blocks/"))(t)), 0, "%d objects are left")
 	must.Do(t, add(t, a, dir, &sealed[0]))
 }
+
+// TestTwoMakeOne: of two nodes that make an archive at once, whichever requests come between, the second takes over
+// what the first has made.
+func TestTwoMakeOne(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for before := 1; ; before++ {
+		server := servertest.S3(t)
+		behind := must.Get(url.Parse("http://" + server.Address))(t)
+		proxy, requests := httputil.NewSingleHostReverseProxy(behind), 0
+		var first *archive.Archive
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if requests++; requests == before {
+				first, _ = archive.Open(ctx, must.Get(s3.Open(ctx, server.URL))(t), options(archive.Mark{}))
+			}
+			proxy.ServeHTTP(w, r)
+		}))
+		url := strings.Replace(server.URL, "http://"+server.Address, front.URL, 1)
+		second, err := archive.Open(ctx, must.Get(s3.Open(ctx, url))(t), options(archive.Mark{}))
+		front.Close()
+		must.Do(t, err, "the other one made it before request %d", before)
+		if first == nil {
+			break
+		}
+		must.Do(t, first.Check(ctx), "the other one made it before request %d", before)
+		check.Equal(t, second.Mark(), first.Mark(), "the archive, made before request %d", before)
+	}
+}
+
+// answering returns a target of a store that answers as it is told.
+func answering(t *testing.T, answer http.HandlerFunc) *s3.Target {
+	t.Helper()
+	front := httptest.NewServer(answer)
+	t.Cleanup(front.Close)
+	return must.Get(s3.Open(t.Context(), "s3://keys/test?region=x&path_style=true&endpoint="+front.URL))(t)
+}
+
+// TestListOfNonsense: a list with names that were not asked for, or without an end, is an error.
+func TestListOfNonsense(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{
+		"<Contents><Key>x</Key></Contents>", "<CommonPrefixes><Prefix>y</Prefix></CommonPrefixes>",
+		"<IsTruncated>true</IsTruncated><NextContinuationToken>z</NextContinuationToken>",
+	} {
+		target := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "<ListBucketResult>"+list+"</ListBucketResult>")
+		})
+		found, err := target.List(t.Context(), "0000000000000abc/blocks/")
+		if err == nil {
+			t.Errorf("%s is %v", list, found)
+		}
+	}
+}
