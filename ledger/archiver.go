@@ -106,6 +106,7 @@ func (l *Ledger) coverSealed() error {
 var errArchiveHangs = errors.New("the archive has not answered for minutes; does its file system hang?")
 
 func (l *Ledger) copyToArchive(ctx context.Context) error {
+	sealed := l.store.SealedBlocks() // before the ledger's id is read, so that none is of an epoch that begins then
 	a, err := l.openArchive(ctx)
 	if a == nil || err != nil {
 		return err
@@ -114,7 +115,6 @@ func (l *Ledger) copyToArchive(ctx context.Context) error {
 		return err
 	}
 	l.archiver.answers.Add(1)
-	sealed := l.store.SealedBlocks()
 	for i := range sealed {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
