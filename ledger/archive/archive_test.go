@@ -677,7 +677,7 @@ func TestListIsDurable(t *testing.T) {
 	d := &latePublish{memorytarget.New(), "a/b"}
 	listed := must.Get(archive.OnDisk(d).List(t.Context(), "a/"))(t)
 	durable := must.Get((&memorytarget.Disk{MemoryDisk: d.Durable()}).List("a/"))(t)
-	check.Equal(t, fmt.Sprint(durable), fmt.Sprint(listed), "after a loss of power")
+	check.Equal(t, fmt.Sprint(durable), fmt.Sprint(listed), "after a loss of power: %v")
 }
 
 // TestForeignNamesStay: a copy removes what an interrupted copy of the same object left, and nothing of the operator's.

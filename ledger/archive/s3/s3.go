@@ -101,7 +101,9 @@ func (t *Target) Put(ctx context.Context, name string, r io.ReaderAt, size int64
 	}
 	wrong := t.readBack(ctx, name, size, sum)
 	if errors.Is(wrong, errOtherwise) && err == nil {
-		wrong = errors.Join(wrong, t.objects.Delete(ctx, name)) // so that the next Put makes it again
+		watched, _, end := t.watch(ctx)
+		defer end()
+		wrong = errors.Join(wrong, t.objects.Delete(watched, name)) // so that the next Put makes it again
 	}
 	return wrong
 }

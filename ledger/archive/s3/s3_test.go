@@ -281,7 +281,7 @@ func TestTwoMakeOne(t *testing.T) {
 			break
 		}
 		must.Do(t, first.Check(ctx), "the other one made it before request %d", before)
-		check.Equal(t, second.Mark(), first.Mark(), "the archive, made before request %d", before)
+		check.Equal(t, second.Mark(), first.Mark(), "the archive, made before request %d, is %v", before)
 	}
 }
 
