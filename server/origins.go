@@ -79,10 +79,15 @@ func notLocal(r *http.Request) (problem string) {
 		alone  = "this server answers only programs on this machine, and "
 		advice = "give the server an auth file (--auth), or open it to everybody who can reach the proxy (--insecure)"
 	)
+	shown := "" // the first in the order of names, so that one request has one answer
 	for name := range r.Header {
-		if slices.Contains(forwardedHeaders, name) || strings.HasPrefix(name, forwardedPrefix) {
-			return alone + "the header " + name + " shows that a proxy has forwarded the request: " + advice
+		proxied := slices.Contains(forwardedHeaders, name) || strings.HasPrefix(name, forwardedPrefix)
+		if proxied && (shown == "" || name < shown) {
+			shown = name
 		}
+	}
+	if shown != "" {
+		return alone + "the header " + shown + " shows that a proxy has forwarded the request: " + advice
 	}
 	if !r.ProtoAtLeast(1, 1) {
 		return alone + "a request in HTTP/1.0 probably comes from a proxy: " + advice +
