@@ -5,7 +5,7 @@ import {
 } from "@seqledger/client";
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { client, ledger, messageOf } from "./api";
+import { ledger, messageOf, once } from "./api";
 import { hex, operationText, scopeOf, scopeText, time } from "./format";
 import { Facts, Field, Form, Problem, Table } from "./parts";
 
@@ -20,7 +20,7 @@ interface Found {
 }
 
 async function load(txId: string, signal: AbortSignal): Promise<Found> {
-  const answer = await client.getTransactionWithProof(txId, { signal });
+  const answer = await once(signal, (client, options) => client.getTransactionWithProof(txId, options));
   const { transaction, header, proof } = answer;
   const empty = new Uint8Array(0);
   if (globalThis.crypto?.subtle === undefined) {
