@@ -448,9 +448,7 @@ func TestLostReadIsAskedAgain(t *testing.T) {
 		g.tick(two, 1)
 		g.settle()
 	}
-	if !slices.Equal(two.reads, []uint64{8}) {
-		t.Fatalf("reads %v", two.reads)
-	}
+	must.EqualSlices(t, two.reads, []uint64{8}, "reads %v")
 }
 
 // A leader that hears from no majority answers no read, and steps down.
