@@ -7,7 +7,7 @@ import { newestHeight } from "./newest";
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin, client, ledger, once, pollMs } from "./api";
-import { bytes, hex, operationText, scopeOf, time, timeOf } from "./format";
+import { bytes, hex, numberOf, operationText, scopeOf, time, timeOf } from "./format";
 import { Action, Field, Form, Problem, Table, useEvery } from "./parts";
 
 const pageSize = 50;
@@ -33,7 +33,7 @@ export function Blocks(): JSX.Element {
   return (
     <>
       <h1>Blocks</h1>
-      <Form action={(signal) => list(signal, BigInt(from || "1"))} verb="List">
+      <Form action={(signal) => list(signal, numberOf("the height", from || "1"))} verb="List">
         <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
         <Field label="From height" value={from} onValue={setFrom} placeholder="1" />
       </Form>

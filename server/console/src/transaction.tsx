@@ -6,7 +6,7 @@ import {
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ledger, messageOf, once } from "./api";
-import { hex, operationText, scopeOf, scopeText, time } from "./format";
+import { hex, numberOf, operationText, scopeOf, scopeText, time } from "./format";
 import { Facts, Field, Form, Problem, Table } from "./parts";
 
 interface Found {
@@ -56,7 +56,7 @@ export function Transaction({ id }: { id: string }): JSX.Element {
     setFound(await load(txId.trim(), signal));
   };
   const bySequence = async (signal: AbortSignal): Promise<void> => {
-    const wanted = BigInt(sequence);
+    const wanted = numberOf("the sequence", sequence);
     const request = { scope: scopeOf(scope), clientId, includeReceipts: true, receiptsBelow: wanted + 1n };
     const { state } = await ledger.getClientState(request, { signal });
     const receipt = state?.receipts.find((r) => r.sequence === wanted);
