@@ -561,7 +561,7 @@ func TestMounted(t *testing.T) {
 	}
 	// A path that something else has rewritten is that of the request.
 	s = newService(t)
-	for i, sent := range []string{"/old-name", "/charge", "http://shop.example/charge", "", ":"} {
+	for i, sent := range []string{"/old-name", "/charge", "//charge", "http://shop.example/charge", "", ":"} {
 		s.expect(s.send(func(r *http.Request) { r.RequestURI = sent }), 201, strconv.FormatBool(i > 0), 1)
 	}
 }

@@ -127,7 +127,11 @@ func (m *middleware) namespace(r *http.Request) string {
 // at which one handler is mounted. Where something else has rewritten the path, that is the request.
 func sentURL(r *http.Request) *url.URL {
 	sent, err := url.ParseRequestURI(r.RequestURI)
-	if err != nil || !strings.HasSuffix(sent.EscapedPath(), r.URL.EscapedPath()) {
+	if err != nil {
+		return r.URL
+	}
+	prefix, stripped := strings.CutSuffix(sent.EscapedPath(), r.URL.EscapedPath())
+	if !stripped || strings.Trim(prefix, "/") == "" { // as of //charge, whose path was cleaned
 		return r.URL
 	}
 	return sent
