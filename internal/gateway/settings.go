@@ -256,7 +256,7 @@ func (s *Settings) checkTimes(report func(field, format string, args ...any)) {
 	}
 }
 
-func (s *Settings) readCheck(report func(field, format string, args ...any)) *check {
+func (s *Settings) readCheck(report func(field, format string, args ...any)) *replayCheck {
 	if s.ReplayCheck == "" {
 		return nil
 	}
@@ -265,7 +265,7 @@ func (s *Settings) readCheck(report func(field, format string, args ...any)) *ch
 		method != http.MethodGet && method != http.MethodHead && method != http.MethodPost {
 		report("replay_check", "must be GET, HEAD or POST, a space and a path, such as GET /may-read")
 	}
-	return &check{method, path}
+	return &replayCheck{method, path}
 }
 
 func (s *Settings) checkPrincipal(report func(field, format string, args ...any)) {
