@@ -59,8 +59,8 @@ func (g *testGateway) send(key string) <-chan answer {
 }
 
 // The ledger is down when the service has answered: the client gets the response, the journal preserves it when the
-// gateway is killed, and the retry gets it once the ledger is back. Meanwhile nothing is executed, and clients are told to
-// retry with the same key.
+// gateway is killed, and the retry gets it once the ledger is back. Meanwhile nothing is executed, and clients are told
+// to retry with the same key.
 func TestGatewayWithoutItsLedger(t *testing.T) {
 	t.Parallel()
 	u, s, dir := newUpstream(t), serve(t), t.TempDir()
