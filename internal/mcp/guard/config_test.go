@@ -21,7 +21,7 @@ func TestTheExample(t *testing.T) {
 		t.Errorf("%+v, %+v", c, charge)
 	}
 	if mail := c.Tools["send_mail"]; mail == nil || !mail.KeyRequired || mail.Errors != UnknownErrors ||
-		mail.Timeout != time.Minute || mail.KeyWindow != 72*time.Hour {
+		mail.Timeout != time.Minute || mail.KeyWindow != 72*time.Hour || mail.ForgetAfter != idempotency.Never {
 		t.Errorf("%+v", mail)
 	}
 }
@@ -46,25 +46,26 @@ func TestMistakes(t *testing.T) {
 	t.Parallel()
 	const head = "server: s\n"
 	for content, want := range map[string]string{
-		"":                                       "f: the file is empty",
-		"- a":                                    "f:1: must be a mapping",
-		"a: [":                                   "f: yaml: line 1",
-		"tools: {pay: {}}":                       "f:1: server is required",
-		head:                                     "f:1: tools must name at least one tool",
-		head + "tools: {}":                       "f:2: tools must name at least one tool",
-		head + "tools: [a]":                      "f:2: tools must name at least one tool",
-		head + "tool: {a: {}}":                   "f:2: tool is an unknown field; there are server, wait",
-		head + "tools: {a: 5}":                   "f:2: tools.a must be a mapping",
-		head + "tools: {é: {}}":                  "f:2: tools.é makes the namespace",
-		head + "tools:\n  a: {windw: 1h}":        "f:3: tools.a.windw is an unknown field",
-		head + "tools:\n  a: {window: 1y}":       "f:3: tools.a.window must be a duration",
-		head + "tools:\n  a: {window: 9000h}":    "f:3: tools.a.window must be a duration",
-		head + "tools:\n  a: {key-window: 0s}":   "f:3: tools.a.key-window must be a duration",
-		head + "tools:\n  a: {timeout: 1ms}":     "f:3: tools.a.timeout must be a duration",
-		head + "tools:\n  a: {key: maybe}":       "f:3: tools.a.key must be one of optional, required",
-		head + "tools:\n  a: {errors: ignore}":   "f:3: tools.a.errors must be one of store, release, unknown",
-		head + "tools:\n  a: {arguments: order}": "f:3: tools.a.arguments must be a list",
-		head + "tools:\n  a: {arguments: []}":    "f:3: tools.a.arguments must be a list of arguments",
+		"":                                                         "f: the file is empty",
+		"- a":                                                      "f:1: must be a mapping",
+		"a: [":                                                     "f: yaml: line 1",
+		"tools: {pay: {}}":                                         "f:1: server is required",
+		head:                                                       "f:1: tools must name at least one tool",
+		head + "tools: {}":                                         "f:2: tools must name at least one tool",
+		head + "tools: [a]":                                        "f:2: tools must name at least one tool",
+		head + "tool: {a: {}}":                                     "f:2: tool is an unknown field; there are server, wait",
+		head + "tools: {a: 5}":                                     "f:2: tools.a must be a mapping",
+		head + "tools: {é: {}}":                                    "f:2: tools.é makes the namespace",
+		head + "tools:\n  a: {windw: 1h}":                          "f:3: tools.a.windw is an unknown field",
+		head + "tools:\n  a: {window: 1y}":                         "f:3: tools.a.window must be a duration",
+		head + "tools:\n  a: {window: 9000h}":                      "f:3: tools.a.window must be a duration",
+		head + "tools:\n  a: {key-window: 0s}":                     "f:3: tools.a.key-window must be a duration",
+		head + "tools:\n  a: {forget-after: 1h}":                   "f:3: tools.a.forget-after must be never, or a duration",
+		head + "tools:\n  a: {timeout: 1ms}":                       "f:3: tools.a.timeout must be a duration",
+		head + "tools:\n  a: {key: maybe}":                         "f:3: tools.a.key must be one of optional, required",
+		head + "tools:\n  a: {errors: ignore}":                     "f:3: tools.a.errors must be one of store, release, unknown",
+		head + "tools:\n  a: {arguments: order}":                   "f:3: tools.a.arguments must be a list",
+		head + "tools:\n  a: {arguments: []}":                      "f:3: tools.a.arguments must be a list of arguments",
 		head + "tools:\n  a:\n    arguments:\n    - /a~2":          "tools.a.arguments \"/a~2\" is neither",
 		head + "tools:\n  a: {arguments: [b, /b]}":                 "f:3: tools.a.arguments \"/b\" is there twice",
 		head + "tools:\n  a: {}\n  a: {}":                          "f:4: tools.a was given at line 3 already",
