@@ -497,9 +497,7 @@ func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 	must.Do(t, nodes[0].Close())
 	for _, dir := range []string{nodes[0].dir, crashed} {
 		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "--peer-listen") {
-			t.Errorf("%s: %v", dir, err)
-		}
+		check.ErrorContains(t, err, "--peer-listen", "%s", dir)
 		if err == nil {
 			_ = l.Close()
 		}

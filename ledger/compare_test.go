@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -100,9 +101,7 @@ func TestCompareFindsADifference(t *testing.T) {
 		closeLedger(t, l)
 	}
 	c := compare(t, dir, other)
-	if text := fmt.Sprint(c.Differences); !strings.Contains(text, "block 3 of") {
-		t.Errorf("the differences are %s", text)
-	}
+	check.Contains(t, fmt.Sprint(c.Differences), "block 3 of", "the differences are")
 	if _, err := verify.Compare(t.Context(), dir, dir, verify.Options{}); err == nil {
 		t.Error("a directory was compared with itself")
 	}

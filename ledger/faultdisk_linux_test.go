@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -26,9 +27,7 @@ func smallDisk(t *testing.T) string {
 		t.Skipf("no file system of its own can be mounted here, which this test fills: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, syscall.Unmount(disk, syscall.MNT_DETACH), nil)
 	})
 	return disk
 }

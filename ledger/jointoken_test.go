@@ -94,9 +94,7 @@ func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	}))
 	back := startNode(t, gone.dir, gone.address)
 	<-back.Failed()
-	if err := back.Err(); !errors.Is(err, cluster.ErrRemoved) {
-		t.Errorf("it ends with %v", err)
-	}
+	check.Is(t, back.Err(), cluster.ErrRemoved, "it ends with")
 	var next uint64
 	writeUntil(t, &next, rest, func() bool { return true })
 }

@@ -305,9 +305,7 @@ func TestAResponseThatIsGone(t *testing.T) {
 	l := openTest(t, Options{})
 	c := keyedCommand(l, "k", 1)
 	out, err := l.Keyed(t.Context(), c, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	done := ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, make([]byte, 5_000))
 	must.Get(l.Keyed(t.Context(), done, 0, nil))(t)
 	var seen machine.Outcome

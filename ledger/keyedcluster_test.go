@@ -252,9 +252,7 @@ func TestKeysAreCountedOnceThereIsALeader(t *testing.T) {
 	defer cancel()
 	for _, n := range []*clusterNode{first, second} {
 		for n.Stats().Keyed.Records == nil {
-			if limit.Err() != nil {
-				t.Fatal("the records are not counted")
-			}
+			must.Do(t, limit.Err(), "the records are not counted")
 			runtime.Gosched()
 		}
 	}

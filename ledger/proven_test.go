@@ -135,9 +135,7 @@ func blockFiles(t *testing.T, dir string) []string {
 func aheadOfCheckpoint(t *testing.T, dir string) bool {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var mark blockfile.Mark
 	err = db.View(func(tx *bbolt.Tx) (err error) {
 		const checksum = 4

@@ -24,9 +24,7 @@ func newReadLedger(t *testing.T) *Ledger {
 	t.Helper()
 	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, l.Close(), nil)
 	})
 	l.source.PieceTime = 0
 	return l
@@ -63,9 +61,7 @@ func TestViewsAtOnce(t *testing.T) {
 					inside.Add(-1)
 					return nil
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				check.Is(t, err, nil)
 			}
 		})
 	}

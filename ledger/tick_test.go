@@ -33,9 +33,7 @@ func TestIdleLedgerExpires(t *testing.T) {
 		}
 	}
 	must.Do(t, l.View(t.Context(), func(v machine.View) error {
-		if _, err := v.Entity(lease.Scope, "lease"); !errors.Is(err, machine.ErrNotFound) {
-			t.Errorf("the entity is %v", err)
-		}
+		check.Is(t, check.Err(v.Entity(lease.Scope, "lease")), machine.ErrNotFound, "the entity is")
 		due, err := v.Due(l.clock.now())
 		if due {
 			t.Error("something is due still")

@@ -132,9 +132,7 @@ func TestAbuseIdleConnections(t *testing.T) {
 			for ctx := within(t); s == "" && i >= limit-2 && ctx.Err() == nil; s = status(c) {
 				c = h.connect(t, text)
 			}
-			if !strings.Contains(s, " 200 ") {
-				t.Fatalf("connection %d: %q", i, s)
-			}
+			must.Contains(t, s, " 200 ", "connection %d", i)
 		}
 		idle = append(idle, c)
 	}

@@ -82,9 +82,7 @@ func newGuard(t testing.TB, o *server.Options, more map[string]string) *guarded 
 	for _, set := range []map[string]string{callers, more} {
 		for id, rights := range set {
 			key, hash, err := auth.NewKey(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			g.keys[id], g.entries[id] = key, fmt.Sprintf("- {id: %s, hash: %q, %s}\n", id, hash, rights)
 		}
 	}

@@ -21,9 +21,7 @@ func TestClusterOfOne(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	answer, err := h.admin.GetCluster(t.Context(), connect.NewRequest(&seqledgerv1.GetClusterRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c := answer.Msg.Cluster
 	if c.Self != 1 || c.Leader != 1 || c.Term == 0 || c.CommittedIndex == 0 || c.AppliedIndex != c.CommittedIndex ||
 		len(c.Members) != 1 || c.Members[0].Id != 1 || !c.Members[0].Voter || !c.Members[0].Active ||

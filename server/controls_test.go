@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/wire"
@@ -27,9 +28,7 @@ func serveAddress(t *testing.T, s *Server) (address string) {
 	go func() { served <- s.Serve(ctx, listener) }() // ends with cancel; received below
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		check.Is(t, <-served, nil)
 	})
 	return listener.Addr().String()
 }
@@ -95,9 +94,7 @@ func TestDeafUpgradedStreamIsDisconnected(t *testing.T) {
 	s.stall = 20 * time.Millisecond
 	address := serveAddress(t, s)
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	request := "GET /seqledger.v1.LedgerService/WriteStream HTTP/1.1\r\nHost: localhost\r\n" + prototest.Upgrade +

@@ -29,9 +29,7 @@ func startDebug(t *testing.T) *harness {
 	go func() { served <- s.ServeDebug(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
-			t.Error("ServeDebug:", err)
-		}
+		check.Is(t, <-served, nil, "ServeDebug")
 	})
 	return &harness{url: "http://" + listener.Addr().String(), h1: transport(t, false), h2: transport(t, false)}
 }

@@ -35,9 +35,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c, err := admission.New(admission.Options{Shares: true, Logger: slog.New(slog.DiscardHandler)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				s := &Server{admission: c, draining: t.Context()}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
@@ -62,9 +60,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				must.Do(t, c.AwaitDecisions(t.Context()))
 				check.Equal(t, c.StoredBytes(party), test.want, "%d bytes are stored")
 				leave, err := c.Write(t.Context(), party, admission.Work{Writes: 1, Bytes: size})
-				if err != nil {
-					t.Fatal("the next write:", err)
-				}
+				must.Do(t, err, "the next write")
 				leave()
 			})
 		})

@@ -180,9 +180,7 @@ func TestKeyedMetrics(t *testing.T) {
 		`seqledger_keyed_takeovers_total 0`, `seqledger_keyed_indeterminate_total 0`, `seqledger_keyed_expired_total 0`,
 		`# TYPE seqledger_keyed_oldest_reservation_seconds gauge`,
 	} {
-		if !strings.Contains(text, want+"\n") {
-			t.Errorf("the metrics have no line %s", want)
-		}
+		check.Contains(t, text, want+"\n", "the metrics have no line %s", want)
 	}
 	status := must.Get(h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	node := status.Msg.GetStatus().GetNode()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -21,9 +22,7 @@ func newTestServer(t testing.TB, o Options) *Server {
 	l := must.Get(ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), LogBytes: 8 << 20,
 		Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, l.Close(), nil)
 	})
 	o.Ledger = l
 	s := must.Get(New(o))(t)

@@ -160,9 +160,7 @@ func pages[T any](t testing.TB, size int, next func(token string) ([]T, string, 
 	var all []T
 	for token := ""; ; {
 		page, following, err := next(token)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		all = append(all, page...)
 		if following == "" {
 			if len(page) == 0 && len(all) > 0 {
@@ -202,9 +200,7 @@ func TestListEntities(t *testing.T) {
 	}
 	first, err := h.client.ListEntities(t.Context(), connect.NewRequest(
 		&seqledgerv1.ListEntitiesRequest{Scope: scope(), Prefix: "a/", PageSize: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, err = h.client.ListEntities(t.Context(), connect.NewRequest(
 		&seqledgerv1.ListEntitiesRequest{Scope: scope(), Prefix: "b/", PageToken: first.Msg.NextPageToken}))
 	e := mustRefuse(t, err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)

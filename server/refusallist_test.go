@@ -111,9 +111,7 @@ func TestRefusalsOfOneFrame(t *testing.T) {
 		for i := range got {
 			_, got[i], _ = strings.Cut(got[i], " ")
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: got %q, want %q", way, got, want)
-		}
+		check.EqualSlices(t, got, want, "%s: got %q", way)
 	}
 }
 
@@ -174,7 +172,5 @@ func TestRefusedCalls(t *testing.T) {
 		"2 PERMISSION_DENIED Write acme/main other 5", "3 PERMISSION_DENIED WriteBatch acme/main other 6",
 		"4 PERMISSION_DENIED WriteBatch acme/main other 7", "5 PERMISSION_DENIED OpenSession acme/main other 0",
 	}
-	if got := rendered(list); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check.EqualSlices(t, rendered(list), want, "got %q")
 }

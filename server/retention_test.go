@@ -106,9 +106,7 @@ func TestProofsFromBeforeTheHorizon(t *testing.T) {
 	first := write()
 	get := &seqledgerv1.GetTransactionRequest{TxId: first.TxId, IncludeProof: true}
 	held, err := h.client.GetTransaction(t.Context(), connect.NewRequest(get))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for range 11 {
 		write()
 	}

@@ -46,9 +46,7 @@ func newKeyedServer(t *testing.T, o Options, rights map[string]string) *keyedSer
 	}
 	for id, rights := range rights {
 		key, hash, err := auth.NewKey(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		s.keys[id], s.entries[id] = key, fmt.Sprintf("- {id: %s, hash: %q, %s}\n", id, hash, rights)
 	}
 	s.save(t)

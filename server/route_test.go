@@ -185,9 +185,7 @@ func writeEveryWay(t *testing.T, h *harness, prefix string) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatalf("%s %s: %v", prefix, name, err)
-		}
+		must.Do(t, err, "%s %s", prefix, name)
 		err = settled(t, func() error {
 			_, err := c.Write(ctx, connect.NewRequest(writeOf(client, 3, appendOp("x"))))
 			return err

@@ -108,9 +108,7 @@ func (g *guarded) streamed(t *testing.T, id string, m *seqledgerv1.WriteRequest)
 func (g *guarded) isRefused(t *testing.T) {
 	t.Helper()
 	nonsense, _, err := auth.NewKey("writer") // which is in no auth file
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	g.keys["stranger"] = nonsense
 	transfer := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Transfer{}}
 	for id, want := range map[string]connect.Code{
@@ -258,9 +256,7 @@ func speakAsNode(t *testing.T, h *harness, c *http.Client, peer *url.URL, key st
 	t.Helper()
 	as := peers.As(withBearer{key, c.Transport}, func() peers.Identity {
 		id, err := h.ledger.ID()
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 		return peers.Identity{Token: joinToken, Ledger: id.String(), From: 1}
 	})
 	l := seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: as}, peer.String())

@@ -34,9 +34,7 @@ func receive(t testing.TB, stream *clientStream, n int) []*seqledgerv1.WriteResu
 	var results []*seqledgerv1.WriteResult
 	for len(results) < n {
 		m, err := stream.Receive()
-		if err != nil {
-			t.Fatalf("after %d of %d results: %v", len(results), n, err)
-		}
+		must.Do(t, err, "after %d of %d results", len(results), n)
 		results = append(results, m.Results...)
 	}
 	if len(results) > n {

@@ -120,9 +120,7 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	// A role that may not write is refused before a body is looked at.
 	reader := g.connect(t, head("reader", seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", length)+
 		"x")
-	if s := status(reader); !strings.Contains(s, " 403 ") {
-		t.Errorf("a reader announces a write: %q", s)
-	}
+	check.Contains(t, status(reader), " 403 ", "a reader announces a write")
 }
 
 // A tenant that fills its share of the memory for messages is refused, and no other tenant.
@@ -207,9 +205,7 @@ func TestRequestsAreShared(t *testing.T) {
 	defer closeAll(connections)
 	g.awaitObserved(t, "seqledger_requests_open", func(v float64) bool { return v == 2 })
 	// Whole, because net/http waits for the body of a request before it sends a refusal.
-	if s := status(g.connect(t, head+strings.Repeat("x", 100))); !strings.Contains(s, " 429 ") {
-		t.Errorf("a third request at once: %q", s)
-	}
+	check.Contains(t, status(g.connect(t, head+strings.Repeat("x", 100))), " 429 ", "a third request at once")
 	g.mustServe(t, "a")
 }
 
@@ -224,9 +220,7 @@ func TestConnectionsAreShared(t *testing.T) {
 	var connections []net.Conn
 	for range 10 {
 		c := g.connect(t, text)
-		if s := status(c); !strings.Contains(s, " 200 ") {
-			t.Fatalf("within the share: %q", s)
-		}
+		must.Contains(t, status(c), " 200 ", "within the share")
 		connections = append(connections, c)
 	}
 	defer closeAll(connections)

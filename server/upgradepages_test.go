@@ -29,9 +29,7 @@ func (h *harness) page(t *testing.T, o *websocket.DialOptions) *websocket.Conn {
 		o.Subprotocols = []string{upgrade.Protocol}
 	}
 	ws, _, err := websocket.Dial(within(t), h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = ws.CloseNow() })
 	ws.SetReadLimit(-1) // a browser has none: all answers that wait may come in one message
 	return ws

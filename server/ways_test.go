@@ -391,9 +391,7 @@ func (s *scripted) play(t *testing.T, h *harness, organization string, send way)
 	k, at := newKnown(organization), 0
 	say := func(what any, got string) {
 		t.Helper()
-		if got != s.texts[at] {
-			t.Fatalf("%s, step %d %+v:\ngot  %s\nwant %s", organization, at, what, got, s.texts[at])
-		}
+		must.Equal(t, got, s.texts[at], "%s, step %d %+v:\ngot %s", organization, at, what)
 		at++
 	}
 	for number := range s.turns {

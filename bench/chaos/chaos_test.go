@@ -8,6 +8,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -76,9 +77,7 @@ func TestFindings(t *testing.T) {
 	} {
 		f := good
 		spoil(&f)
-		if err := f.err(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		check.ErrorContains(t, f.err(), want)
 	}
 }
 
@@ -86,9 +85,7 @@ func TestFindings(t *testing.T) {
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for _, arguments := range [][]string{{"-nodes", "2"}, {"fast"}} {
-		if err := Run(t.Context(), arguments, io.Discard); err == nil || !strings.Contains(err.Error(), "-nodes") {
-			t.Errorf("%v: %v", arguments, err)
-		}
+		check.ErrorContains(t, Run(t.Context(), arguments, io.Discard), "-nodes", "%v", arguments)
 	}
 	if err := Run(t.Context(), []string{"-plain", "-early"}, io.Discard); err == nil ||
 		!strings.Contains(err.Error(), "one at a time") {

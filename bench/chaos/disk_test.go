@@ -23,9 +23,7 @@ func testDisks(t *testing.T, n int) (dir string) {
 		t.Skip("there can be no disks: ", why)
 	}
 	t.Cleanup(func() {
-		if err := unmount(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, unmount(), nil)
 	})
 	return dir
 }
@@ -62,9 +60,7 @@ func TestHang(t *testing.T) {
 		var most time.Duration
 		for over.Err() == nil {
 			began := time.Now()
-			if err := os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600), nil)
 			most = max(most, time.Since(began))
 		}
 		longest <- most
@@ -106,7 +102,5 @@ func TestDiskFails(t *testing.T) {
 		t.Error("disks in a directory that is not there")
 	}
 	d := &node{dir: filepath.Join(t.TempDir(), "absent", "data")}
-	if err := new(adversary).hang(t.Context(), d, 0); err == nil || !strings.Contains(err.Error(), "fsfreeze") {
-		t.Errorf("hang of what is no disk: %v", err)
-	}
+	check.ErrorContains(t, new(adversary).hang(t.Context(), d, 0), "fsfreeze", "hang of what is no disk")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -45,9 +46,7 @@ func TestNamespacesAreRemoved(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if err := n.close(nil); err == nil || !strings.Contains(err.Error(), n.router) {
-		t.Errorf("what is gone was removed again: %v", err)
-	}
+	check.ErrorContains(t, n.close(nil), n.router, "what is gone was removed again")
 }
 
 // A node that is cut off knows no leader soon, and one that hears nothing does not lead, whichever of the streams to
@@ -76,9 +75,7 @@ func testParted(t *testing.T, binary string, w *namespaces) *cluster {
 	t.Helper()
 	c, err := startCluster(t.Context(), binary, t.TempDir(), false, w, 3)
 	t.Cleanup(func() {
-		if err := c.close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, c.close(), nil)
 	})
 	must.Do(t, err)
 	for _, d := range c.nodes {

@@ -62,9 +62,7 @@ func TestMedianByItsDefinition(t *testing.T) {
 		list := rapid.SliceOfN(rapid.Float64Range(-1e6, 1e6), 1, 20).Draw(t, "values")
 		was := slices.Clone(list)
 		m := Median(list)
-		if !slices.Equal(list, was) {
-			t.Fatal("the values were sorted in place")
-		}
+		must.EqualSlices(t, list, was, "the values were sorted in place: got %v")
 		below, above := 0, 0
 		for _, v := range list {
 			if v < m {
@@ -91,9 +89,7 @@ func TestRatiosAreOfPairs(t *testing.T) {
 		"more of ours": {[]float64{2, 9, 5}, []float64{1}, []float64{2}},
 		"none":         {nil, []float64{1}, []float64{}},
 	} {
-		if got := Ratios(test.ours, test.theirs); !slices.Equal(got, test.want) {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
-		}
+		check.EqualSlices(t, Ratios(test.ours, test.theirs), test.want, "%s: %v", name)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -53,9 +52,7 @@ func TestProcessorTimeOfAnOddName(t *testing.T) {
 	must.Do(t, os.Symlink(shell, odd))
 	command := exec.Command(odd, "-c", "echo here; while read -r line; do :; done")
 	p, _, err := process.LaunchServer(t.Context(), command, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	used, err := processorTime(p.Pid)
 	if err != nil || used < 0 || used.Hours() > 1 {
 		t.Errorf("it has used %v, %v", used, err)
@@ -77,9 +74,7 @@ func TestProcField(t *testing.T) {
 		t.Errorf("%d, %v; want %d", n, err, pid)
 	}
 	for field, says := range map[string]string{"None": "no None", "State": "invalid syntax", "VmRS": "no VmRS"} {
-		if _, err := procField(pid, "status", field); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", field, err)
-		}
+		check.ErrorContains(t, check.Err(procField(pid, "status", field)), says, "%s", field)
 	}
 	if _, err := procField(1<<30, "status", "VmRSS"); !gone(err) {
 		t.Errorf("of a process that is not there: %v", err)

@@ -49,9 +49,7 @@ func serveLedger(t *testing.T, dir string) (address string, stop func()) {
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: dir, Version: "test", Listener: listener}))(t)
 	stop = sync.OnceFunc(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, l.Close(), nil)
 	})
 	t.Cleanup(stop)
 	return listener.Addr().String(), stop

@@ -54,18 +54,10 @@ func TestJournalFaultIsFinal(t *testing.T) {
 			m.fail = nil // the disk recovers, the journal must not
 			written := m.steps["write"]
 			m.mu.Unlock()
-			if err := f.Sync(); !errors.Is(err, ErrFailed) {
-				t.Errorf("a failed journal must not call anything durable, got %v", err)
-			}
-			if err := f.Append(one, write(2, "later")); !errors.Is(err, ErrFailed) {
-				t.Errorf("a failed journal must take nothing, got %v", err)
-			}
-			if err := f.Close(); !errors.Is(err, ErrFailed) {
-				t.Errorf("Close must report that something was lost, got %v", err)
-			}
-			if m.steps["write"] != written {
-				t.Error("something was written after the failure")
-			}
+			check.Is(t, f.Sync(), ErrFailed, "a failed journal must not call anything durable")
+			check.Is(t, f.Append(one, write(2, "later")), ErrFailed, "a failed journal must take nothing")
+			check.Is(t, f.Close(), ErrFailed, "Close must report that something was lost")
+			check.Equal(t, m.steps["write"], written, "something was written after the failure: got %v")
 			for extra := range 80 {
 				again := m.powerFailure(path, extra)
 				f := again.open(t, path, Options{MustExist: true})
@@ -111,9 +103,7 @@ func TestJournalFaultWhileReplacing(t *testing.T) {
 			if !errors.Is(failed, ErrFailed) || !errors.Is(failed, errDisk) {
 				t.Fatalf("want the rewrite to fail, got %v", failed)
 			}
-			if err := f.Close(); !errors.Is(err, ErrFailed) {
-				t.Errorf("want an error from Close, got %v", err)
-			}
+			check.Is(t, f.Close(), ErrFailed, "want an error from Close")
 			after := m.powerFailure(path, 0).open(t, path, Options{MustExist: true})
 			if got := tags(only(after)); !slices.Equal(got, []string{"kept"}) {
 				t.Errorf("want the durable write, got %v", got)
@@ -140,9 +130,7 @@ func TestJournalFaultOpening(t *testing.T) {
 				}
 				return 0, nil
 			}
-			if _, err := Open(path, Options{storage: m}); !errors.Is(err, errDisk) {
-				t.Fatalf("want the cause, got %v", err)
-			}
+			must.Is(t, check.Err(Open(path, Options{storage: m})), errDisk, "want the cause")
 			m.fail = nil
 			if got := tags(only(m.open(t, path, Options{}))); !slices.Equal(got, []string{"kept"}) {
 				t.Errorf("want the write after a failed opening, got %v", got)
@@ -229,9 +217,7 @@ func TestJournalFaultFlippedBit(t *testing.T) {
 				if err != nil || good != int64(last) {
 					t.Errorf("byte %d: want the last group left out, got %d, %v", at, good, err)
 				}
-				if got := tags(states(streams)[0]); !slices.Equal(got, []string{"a", "b"}) {
-					t.Errorf("byte %d: got %v", at, got)
-				}
+				check.EqualSlices(t, tags(states(streams)[0]), []string{"a", "b"}, "byte %d: got %v", at)
 				continue
 			}
 			begins := 0
@@ -267,9 +253,7 @@ func TestJournalFaultMovedGroup(t *testing.T) {
 	begin(t, f)
 	add(t, f, Record{Kind: KindWrite, Sequence: 1, Key: "k", Request: append(other, make([]byte, 50)...)})
 	torn := m.seen[path].written[:f.size]
-	if _, err := replay("journal", torn[:len(torn)-10], map[Name]*stream{}); err != nil {
-		t.Errorf("want a torn tail, got %v", err)
-	}
+	check.Is(t, check.Err(replay("journal", torn[:len(torn)-10], map[Name]*stream{})), nil, "want a torn tail")
 }
 
 // TestJournalFaultFileSystem is about what the file system says.
@@ -291,9 +275,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 		t.Parallel()
 		path := temporary(t)
 		f, err := Open(path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		check.Is(t, check.Err(Open(path, Options{})), ErrLocked)
 		must.Do(t, f.Close())
 		if f, err = Open(path, Options{}); err != nil {

@@ -152,9 +152,7 @@ func (m *memory) open(t testing.TB, path string, options Options) *File {
 	t.Helper()
 	options.storage = m
 	f, err := Open(path, options)
-	if err != nil {
-		t.Fatalf("opening: %v", err)
-	}
+	must.Do(t, err, "opening")
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

@@ -41,9 +41,7 @@ func TestJournalSharesFsyncs(t *testing.T) {
 	m.mu.Unlock()
 	var group sync.WaitGroup
 	sync := func() {
-		if err := f.Sync(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, f.Sync(), nil)
 	}
 	group.Go(sync) // ends with its fsync
 	<-entered
@@ -67,9 +65,7 @@ func TestJournalClaims(t *testing.T) {
 	f := newMemory().open(t, temporary(t), Options{})
 	begin(t, f)
 	check.Is(t, check.Err(f.Claim(one)), ErrClaimed)
-	if err := f.Forget(one); !errors.Is(err, ErrClaimed) {
-		t.Errorf("a stream in use must not be forgotten, got %v", err)
-	}
+	check.Is(t, f.Forget(one), ErrClaimed, "a stream in use must not be forgotten")
 	f.Release(one)
 	if err := f.Append(one, write(0, "")); err == nil {
 		t.Error("an unclaimed stream took a record")

@@ -72,9 +72,7 @@ func TestGoldenFile(t *testing.T) {
 		must.Do(t, os.WriteFile(golden, content, 0o600))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if !bytes.Equal(content, want) {
 		t.Errorf("this version writes other bytes:\n got %x\nwant %x", content, want)
 	}

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -19,18 +19,12 @@ func TestJournalBehindASymbolicLink(t *testing.T) {
 	path := temporary(t)
 	link := path + ".link"
 	must.Do(t, os.Symlink(path, link))
-	if _, err := Open(link, Options{}); !errors.Is(err, ErrMissing) {
-		t.Errorf("a link to nothing: want ErrMissing, got %v", err)
-	}
+	check.Is(t, check.Err(Open(link, Options{})), ErrMissing, "a link to nothing: want ErrMissing")
 	f, err := Open(path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	begin(t, f)
 	add(t, f, write(0, "a"))
-	if _, err := Open(link, Options{}); !errors.Is(err, ErrLocked) {
-		t.Errorf("by its other name: want ErrLocked, got %v", err)
-	}
+	check.Is(t, check.Err(Open(link, Options{})), ErrLocked, "by its other name: want ErrLocked")
 	must.Do(t, f.Close())
 	f = must.Get(Open(link, Options{MustExist: true}))(t)
 	defer f.Close()
@@ -101,8 +95,6 @@ func TestJournalTagInUseWhileFull(t *testing.T) {
 	add(t, f, large)
 	for name, want := range map[string]error{"tag": ErrTagInUse, "other": ErrFull} {
 		large.ID, large.Sequence, large.Tag = 1, 2, name
-		if err := f.Append(one, large); !errors.Is(err, want) {
-			t.Errorf("tag %q: want %v, got %v", name, want, err)
-		}
+		check.Is(t, f.Append(one, large), want, "tag %q", name)
 	}
 }

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -40,9 +39,7 @@ func TestRememberedTag(t *testing.T) {
 				acknowledge(t, f, 0, "rent")
 				again := func(want error) {
 					t.Helper()
-					if err := f.Append(one, write(1, "rent")); !errors.Is(err, want) {
-						t.Errorf("%v after the acknowledgement: want %v, got %v", test.keeps, want, err)
-					}
+					check.Is(t, f.Append(one, write(1, "rent")), want, "%v after the acknowledgement", test.keeps)
 				}
 				reopen := func() {
 					_ = f.Close()
@@ -125,9 +122,7 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 	t.Parallel()
 	path := temporary(t)
 	f, err := Open(path, Options{MaxBytes: minMaxBytes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	begin(t, f)
 	const writes = 300
 	largest := int64(0)

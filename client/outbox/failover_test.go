@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -44,14 +45,10 @@ func TestRoleWithoutPrivileges(t *testing.T) {
 	} {
 		execute(t, db, "REVOKE "+privilege+" FROM relay")
 		relay, err := outbox.NewRelay(dial(t, "127.0.0.1:1"), own, outbox.Options{Scope: scope, DeleteAfter: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		_, table, _ := strings.Cut(privilege, " ON ")
 		err = relay.Run(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "permission denied for table "+table) {
-			t.Errorf("without %s: %v", privilege, err)
-		}
+		check.ErrorContains(t, err, "permission denied for table "+table, "without %s", privilege)
 		execute(t, db, "GRANT "+privilege+" TO relay")
 	}
 }

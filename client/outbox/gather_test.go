@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // Rows are gathered behind a small batch, for a part of the poll's time since the last numbering, and no longer than
@@ -33,9 +35,7 @@ func TestGather(t *testing.T) {
 				s := &stream{relay: &Relay{options: Options{Poll: DefaultPoll}}, numbered: time.Now().Add(-test.ago)}
 				began := time.Now()
 				s.gather(ctx, test.sent)
-				if got := time.Since(began); got != test.want {
-					t.Errorf("it took %v, want %v", got, test.want)
-				}
+				check.Equal(t, time.Since(began), test.want, "it took %v")
 			})
 		})
 	}

@@ -565,9 +565,7 @@ func TestLargeRows(t *testing.T) {
 	run(t, c, db, outbox.Options{})
 	await(t, db, settled)
 	for i, text := range payloads(t, c)["s"] {
-		if text != want["s"][i] {
-			t.Errorf("row %d has %d bytes that begin with %.10q", i, len(text), text)
-		}
+		check.Equal(t, text, want["s"][i], "row %d has %d bytes that begin with %.10q", i, len(text))
 	}
 	if _, err := outbox.Insert(t.Context(), db, "", "s", op.Append(make([]byte, 13<<20))); err == nil {
 		t.Error("a row that no write can carry was taken")
@@ -587,9 +585,7 @@ func TestOtherScope(t *testing.T) {
 		"prefix": {Scope: scope, ClientPrefix: "relay."},
 	} {
 		relay := must.Get(outbox.NewRelay(dial(t, l.address), db, o))(t)
-		if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `shop/main as client "outbox.s"`) {
-			t.Errorf("%s: %v", name, err)
-		}
+		check.ErrorContains(t, relay.Run(t.Context()), `shop/main as client "outbox.s"`, "%s", name)
 	}
 }
 
@@ -605,9 +601,7 @@ func TestStartWithoutTheDatabase(t *testing.T) {
 	await(t, db, settled)
 	stop()
 	relay := must.Get(outbox.NewRelay(dial(t, l.address), db, outbox.Options{Scope: scope, Table: "nowhere"}))(t)
-	if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
-		t.Error(err)
-	}
+	check.ErrorContains(t, relay.Run(t.Context()), "nowhere")
 }
 
 // What is wrong with options, tables and rows is said before anything happens.

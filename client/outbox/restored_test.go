@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -128,9 +129,7 @@ func payloadOf(t *testing.T, db *pgxpool.Pool, id int64) (payload string) {
 	t.Helper()
 	err := db.QueryRow(t.Context(), `SELECT convert_from(decode(operations->0->'append'->>'payload', 'base64'), 'UTF8')
 		FROM seqledger_outbox WHERE id = $1`, id).Scan(&payload)
-	if err != nil {
-		t.Error(err)
-	}
+	check.Is(t, err, nil)
 	return payload
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -163,9 +164,7 @@ func (b *stepBed) finish(t *testing.T, stream string) {
 	}
 	want := []string{"1", "2", "3", "4", "5"}
 	c := dial(t, b.address)
-	if got := payloads(t, c)[stream]; !slices.Equal(got, want) {
-		t.Errorf("the ledger has %q, want %q", got, want)
-	}
+	check.EqualSlices(t, payloads(t, c)[stream], want, "the ledger has %q")
 	rows := must.Get(b.db.Query(t.Context(), fmt.Sprintf(`SELECT sequence, tx_id, operations->0->'append'->>'payload'
 		FROM %s WHERE state = 'committed' ORDER BY id`, tableOf(stream))))(t)
 	defer rows.Close()
@@ -237,9 +236,7 @@ func TestRelayKilledAtEachStep(t *testing.T) {
 				b.server.URL, b.address, stream, where.step, strconv.Itoa(where.times),
 			}, "\n"))
 			in, err := relay.StdinPipe() // ends with this process, and the relay with it
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			// Here and not with the cleanup: a relay that does not die would wait for it.
 			timer := time.AfterFunc(3*time.Minute, func() { _ = in.Close() })
 			out, err := relay.CombinedOutput()

@@ -76,9 +76,7 @@ func TestLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := OpenLog(path, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Do(t, l.Intend(&Payment{Tag: "a/1", Cents: 10}, &Payment{Tag: "a/2", Cents: 20}))
 	for range 2 {
 		must.Do(t, l.Note(Outcome{"a/1", "tx-1"}))

@@ -31,9 +31,7 @@ func connected(t *testing.T) *client.Client {
 		Listener: listener}))(t)
 	c := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	t.Cleanup(func() {
-		if err := errors.Join(c.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, errors.Join(c.Close(), l.Close()), nil)
 	})
 	return c
 }
@@ -219,9 +217,7 @@ func TestAPersonSettles(t *testing.T) {
 // TestReceiptName: a payment whose receipt the ledger does not keep any more is recorded by its sequence.
 func TestReceiptName(t *testing.T) {
 	t.Parallel()
-	if got := receiptName(&seqledgerv1.Receipt{TxId: "tx", Sequence: 7}); got != "tx" {
-		t.Errorf("it is recorded as %q", got)
-	}
+	check.Equal(t, receiptName(&seqledgerv1.Receipt{TxId: "tx", Sequence: 7}), "tx", "it is recorded as %q")
 	if got := receiptName(&seqledgerv1.Receipt{Sequence: 7, Replayed: true}); got != "sequence-7" {
 		t.Errorf("without its receipt it is recorded as %q", got)
 	}

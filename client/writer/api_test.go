@@ -90,9 +90,7 @@ func TestAWriteThatNobodyWaitsForAnyMore(t *testing.T) {
 	}
 	close(release)
 	wantNotExecuted(t, pending, failure.ErrConditionFailed)
-	if !errors.Is(w.Err(), writer.ErrStopped) {
-		t.Errorf("want the Writer stopped, got %v", w.Err())
-	}
+	check.Is(t, w.Err(), writer.ErrStopped, "want the Writer stopped")
 }
 
 // TestShutdown settles what was submitted, takes nothing more, and closes the Client; what
@@ -112,9 +110,7 @@ func TestShutdown(t *testing.T) {
 	release(w, 2)
 	must.Do(t, <-down)
 	wantCommitted(t, p[1], 2)
-	if err := ask(t.Context(), c); !errors.Is(err, failure.ErrClosed) {
-		t.Errorf("want the Client closed, got %v", err)
-	}
+	check.Is(t, ask(t.Context(), c), failure.ErrClosed, "want the Client closed")
 
 	s, c = start(t)
 	w = newWriter(t, c, "w")
@@ -163,9 +159,7 @@ func TestCountersAndLog(t *testing.T) {
 	must.Is(t, check.Err(w.Write(t.Context(), payload("y"))), failure.ErrFenced)
 	n := c.Counters()
 	want := client.Counters{CallRepeats: 1, Streams: 2, Sent: 5, Committed: 2, Refused: 2, Fences: 1}
-	if n != want {
-		t.Errorf("got  %+v\nwant %+v", n, want)
-	}
+	check.Equal(t, n, want)
 	eventually(t, "the last words", func() bool { return strings.Contains(log.String(), "a writer has ended") })
 	text := log.String()
 	for _, words := range []string{"a call is repeated", "the write stream has ended",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -243,12 +244,8 @@ func TestATokenThatStaysRefused(t *testing.T) {
 		pass(55 * time.Second)
 		must.Do(t, w.Err(), "the Writer has ended within the minute")
 		<-w.Done()
-		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrUnauthenticated) {
-			t.Errorf("want the server's reason, got %v", err)
-		}
-		if !errors.Is(w.Err(), failure.ErrUnauthenticated) {
-			t.Errorf("want the reason, got %v", w.Err())
-		}
+		check.Is(t, check.Err(p.Wait(t.Context())), failure.ErrUnauthenticated, "want the server's reason")
+		check.Is(t, w.Err(), failure.ErrUnauthenticated, "want the reason")
 	})
 }
 

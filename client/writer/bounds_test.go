@@ -134,14 +134,10 @@ func TestClientCloseDoesNotWaitForTheDisk(t *testing.T) {
 	defer cancel()
 	returns(t, "Open", func() {
 		o := writer.WithJournal(writer.Options{Scope: org, ClientID: "another"}, j)
-		if _, err := writer.Open(limited, c, o); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("want the end of the context, got %v", err)
-		}
+		check.Is(t, check.Err(writer.Open(limited, c, o)), context.DeadlineExceeded, "want the end of the context")
 	})
 	returns(t, "Close", func() {
-		if err := c.Close(); !errors.Is(err, failure.ErrOutcomeUnknown) {
-			t.Errorf("want the open write listed, got %v", err)
-		}
+		check.Is(t, c.Close(), failure.ErrOutcomeUnknown, "want the open write listed")
 	})
 }
 
@@ -152,9 +148,7 @@ func TestClientCloseLeavesADiskBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	inBubble(t, func(t *testing.T, _ *fakeServer, c *client.Client) {
 		file, err := journal.Open(path, journal.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		j := &hangs{File: file, hang: make(chan struct{})}
 		w := mustJournaled(t, c, j)
 		j.armed.Store(true)
@@ -162,15 +156,11 @@ func TestClientCloseLeavesADiskBehind(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		err = c.Close()
-		if waited := time.Since(began); waited != 5*time.Second {
-			t.Errorf("Close waited %v", waited)
-		}
+		check.Equal(t, time.Since(began), 5*time.Second, "Close waited %v")
 		if !errors.Is(err, failure.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "disk") {
 			t.Errorf("want the open write and the disk told, got %v", err)
 		}
-		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrOutcomeUnknown) {
-			t.Errorf("want no outcome, got %v", err)
-		}
+		check.Is(t, check.Err(p.Wait(t.Context())), failure.ErrOutcomeUnknown, "want no outcome")
 		close(j.hang)
 		synctest.Wait()
 		_ = file.Close()

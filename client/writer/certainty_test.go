@@ -58,9 +58,7 @@ func staleCopy(t *testing.T, s *fakeServer, c *client.Client, news ...string) (c
 	copyFile(t, path, copied)
 	close(gate)
 	for _, p := range refused {
-		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrNotExecuted) {
-			t.Fatalf("want a refusal, got %v", err)
-		}
+		must.Is(t, check.Err(p.Wait(t.Context())), failure.ErrNotExecuted, "want a refusal")
 	}
 	must.Do(t, w.Resume(t.Context()))
 	for _, name := range news {

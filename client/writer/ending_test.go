@@ -7,6 +7,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -31,9 +32,7 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 	// A third that expects the first session must not take anything over.
 	_, err := writer.Open(t.Context(),
 		c, writer.Options{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
-	if !errors.Is(err, failure.ErrFenced) {
-		t.Errorf("want ErrFenced for an old ExpectedSession, got %v", err)
-	}
+	check.Is(t, err, failure.ErrFenced, "want ErrFenced for an old ExpectedSession")
 }
 
 // TestCloseSettlesWhatItCan: Close with a live context waits for the answers; with an ended
@@ -43,17 +42,13 @@ func TestCloseSettlesWhatItCan(t *testing.T) {
 	s, c := start(t)
 	patient, hasty := newWriter(t, c, "patient"), newWriter(t, c, "hasty")
 	p := burst(t, patient, payload("1"))[0]
-	if err := patient.Close(t.Context()); err != nil {
-		t.Errorf("everything was settled, but Close says %v", err)
-	}
+	check.Is(t, patient.Close(t.Context()), nil, "everything was settled, but Close says")
 	wantCommitted(t, p, 1)
 	if _, err := patient.Submit(t.Context(), payload("2")); !errors.Is(err, failure.ErrNotExecuted) ||
 		!errors.Is(err, failure.ErrClosed) {
 		t.Errorf("a closed Writer must refuse, got %v", err)
 	}
-	if err := patient.Close(t.Context()); err != nil {
-		t.Errorf("closing twice must be harmless, got %v", err)
-	}
+	check.Is(t, patient.Close(t.Context()), nil, "closing twice must be harmless")
 	seen := make(chan struct{})
 	gate := make(chan struct{})
 	defer close(gate)

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -559,9 +560,7 @@ func start(t testing.TB) (*fakeServer, *client.Client) {
 func startFake(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.Client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listening on loopback: %v", err)
-	}
+	must.Do(t, err, "listening on loopback")
 	s.address = listener.Addr().String()
 	if s.height == 0 {
 		s.height = 3
@@ -574,9 +573,7 @@ func startFake(t testing.TB, s *fakeServer, change ...func(*client.Options)) *cl
 func newWriter(t testing.TB, c *client.Client, id string) *writer.Writer {
 	t.Helper()
 	w, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: id})
-	if err != nil {
-		t.Fatalf("opening writer %s: %v", id, err)
-	}
+	must.Do(t, err, "opening writer %s", id)
 	return w
 }
 

@@ -21,9 +21,8 @@ func sharedSession(t *testing.T, c *client.Client) (first, second *writer.Writer
 		w := must.Get(writer.Open(t.Context(), c, options))(t)
 		writers = append(writers, w)
 	}
-	if writers[0].State().Session != writers[1].State().Session {
-		t.Fatal("a repeated attempt must get the same session")
-	}
+	must.Equal(t, writers[0].State().Session, writers[1].State().Session,
+		"a repeated attempt must get the same session: got %v")
 	return writers[0], writers[1]
 }
 

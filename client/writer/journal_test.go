@@ -21,9 +21,7 @@ import (
 func openJournal(t testing.TB, path string, options journal.Options) *journal.File {
 	t.Helper()
 	j, err := journal.Open(path, options)
-	if err != nil {
-		t.Fatalf("opening the journal: %v", err)
-	}
+	must.Do(t, err, "opening the journal")
 	t.Cleanup(func() { _ = j.Close() })
 	return j
 }
@@ -41,9 +39,7 @@ func journaled(t testing.TB, c *client.Client, j writer.JournalFile) (*writer.Wr
 func mustJournaled(t testing.TB, c *client.Client, j writer.JournalFile) *writer.Writer {
 	t.Helper()
 	w, err := journaled(t, c, j)
-	if err != nil {
-		t.Fatalf("opening a writer with a journal: %v", err)
-	}
+	must.Do(t, err, "opening a writer with a journal")
 	return w
 }
 

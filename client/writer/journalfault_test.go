@@ -76,9 +76,7 @@ func TestJournalFaultStopsTheWriter(t *testing.T) {
 	j.onSync = j.breakDown
 	j.mu.Unlock()
 	p, err := w.SubmitTagged(t.Context(), "lost", payload("lost"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrOutcomeUnknown) ||
 		!errors.Is(err, journal.ErrFailed) ||
 		errors.Is(err, failure.ErrNotExecuted) {
@@ -154,9 +152,7 @@ func TestJournalNothingIsSentBeforeItIsDurable(t *testing.T) {
 	// A Writer without a journal does not wait for it; what it sends would have
 	// taken the other write along.
 	must.Get(newWriter(t, c, "other").Write(t.Context(), payload("other")))(t)
-	if arrived.Load() != 0 {
-		t.Error("a write was sent before it was durable")
-	}
+	check.Equal(t, arrived.Load(), 0, "a write was sent before it was durable: got %v")
 	close(release)
 	must.Get(p.Wait(t.Context()))(t)
 }

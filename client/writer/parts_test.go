@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -193,9 +194,7 @@ func TestAWatchOfHeaders(t *testing.T) {
 			Content: seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER}
 		for block, err := range c.Watch(t.Context(), request) {
 			if err != nil {
-				if !errors.Is(err, test.want) {
-					t.Errorf("%s: got %v, want %v", name, err, test.want)
-				}
+				check.Is(t, err, test.want, "%s", name)
 				break
 			}
 			if seen++; len(block.GetTransactions()) != 0 || block.GetHeader().GetHeight() != uint64(seen) {

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -127,9 +128,7 @@ func TestTheReadmesExampleRunTwice(t *testing.T) {
 			s.set(func(s *fakeServer) { s.onWrite = first(test.fault) })
 			path, books := filepath.Join(t.TempDir(), "till.journal"), &test.books
 			for run, want := range []error{books.fail, nil, nil} {
-				if err := pay(t.Context(), c, path, books); !errors.Is(err, want) {
-					t.Errorf("run %d ends with %v", run, err)
-				}
+				check.Is(t, pay(t.Context(), c, path, books), want, "run %d ends with", run)
 				books.fail = nil
 			}
 			if n := len(s.ledger.history()); n != 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -164,9 +165,7 @@ func TestRecoverCases(t *testing.T) {
 			for i := range c.Lives {
 				c.Lives[i].live(t, j)
 			}
-			if got := stateOf(j); got != c.After {
-				t.Errorf("the journal has %+v, want %+v", got, c.After)
-			}
+			check.Equal(t, stateOf(j), c.After, "the journal has %+v")
 		})
 	}
 }
@@ -275,9 +274,7 @@ func opening(err error) string {
 // settle compares what becomes of the recovered writes, and ends the Writer.
 func (l *recoverLife) settle(t *testing.T, w *writer.Writer) {
 	t.Helper()
-	if next := w.State().NextSequence; next != l.Next {
-		t.Errorf("the next sequence is %d, want %d", next, l.Next)
-	}
+	check.Equal(t, w.State().NextSequence, l.Next, "the next sequence is %d")
 	var outcomes []string
 	for _, p := range w.Recovered() {
 		outcomes = append(outcomes, settled(t.Context(), w, p))

@@ -60,9 +60,7 @@ func burst(t *testing.T, w *writer.Writer, operations ...*seqledgerv1.Operation)
 	var pendings []*writer.Pending
 	for _, operation := range operations {
 		p, err := w.Submit(t.Context(), operation)
-		if err != nil {
-			t.Fatalf("submitting: %v", err)
-		}
+		must.Do(t, err, "submitting")
 		pendings = append(pendings, p)
 	}
 	return pendings
@@ -196,9 +194,8 @@ func TestARefusalWaitsForItsSession(t *testing.T) {
 		t.Error("the refusal was reported before the copies were fenced")
 	}
 	for i, open := range s.opens[2:] {
-		if string(open.GetAttemptId()) != string(s.opens[1].GetAttemptId()) {
-			t.Errorf("repeat %d of OpenSession has another attempt_id", i+1)
-		}
+		check.Equal(t, string(open.GetAttemptId()), string(s.opens[1].GetAttemptId()),
+			"repeat %d of OpenSession has another attempt_id: got %v", i+1)
 	}
 	if s.opens[1].GetExpectedSession() == 0 {
 		t.Error("fencing its own copies, a Writer must expect its own session")

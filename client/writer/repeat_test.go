@@ -177,9 +177,7 @@ func TestAServerThatTakesConnectionsAndNothingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			t.Cleanup(func() { _ = listener.Close() })
 			c := dial(t, &fakeServer{address: listener.Addr().String()}, test.change)
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -221,9 +219,7 @@ func TestALostAnswerAndThenNoConnection(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t)
 	listener, err := freeport.Listen(t.Context(), "") // its address stays free once it is closed
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	second := &fakeServer{ledger: s.ledger, address: listener.Addr().String()}
 	stop, stopped := second.serve(listener), make(chan struct{})
 	var once atomic.Bool

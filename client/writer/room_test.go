@@ -10,6 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -61,9 +62,7 @@ func submitting(t *testing.T, w *writer.Writer, operation *seqledgerv1.Operation
 	// Ends once there is room; the channel takes what it found.
 	go func() {
 		p, err := w.Submit(t.Context(), operation)
-		if err != nil {
-			t.Errorf("a write that waits for room: %v", err)
-		}
+		check.Is(t, err, nil, "a write that waits for room")
 		taken <- p
 	}()
 	eventually(t, "a Submit that waits", func() bool { return writer.Waiting(w) > before || len(taken) > 0 })
@@ -80,9 +79,7 @@ func TestASmallWriteFindsRoomBehindALargeOne(t *testing.T) {
 	burst(t, w, sized(420))
 	large := submitting(t, w, sized(900))
 	small := submitting(t, w, sized(10))
-	if len(small) != 0 {
-		t.Fatal("the test must have two writes that wait")
-	}
+	must.Equal(t, len(small), 0, "the test must have two writes that wait: got %v")
 	close(g.gate(1))
 	if p := <-small; p.Sequence() != 3 {
 		t.Errorf("the small write has number %d", p.Sequence())
@@ -91,9 +88,7 @@ func TestASmallWriteFindsRoomBehindALargeOne(t *testing.T) {
 	if p, err := w.Submit(t.Context(), sized(10)); err != nil || p.Sequence() != 4 {
 		t.Errorf("a write that fits has to wait: %v", err)
 	}
-	if len(large) != 0 {
-		t.Error("the large write was taken without room for it")
-	}
+	check.Equal(t, len(large), 0, "the large write was taken without room for it: got %v")
 	for sequence := uint64(2); sequence <= 5; sequence++ {
 		close(g.gate(sequence))
 	}
@@ -114,9 +109,7 @@ func TestALargeWriteGetsItsTurn(t *testing.T) {
 		}
 	}
 	small := submitting(t, w, sized(1))
-	if len(small) != 0 {
-		t.Fatal("too many small writes go ahead of the large one")
-	}
+	must.Equal(t, len(small), 0, "too many small writes go ahead of the large one: got %v")
 	for sequence := uint64(1); sequence <= 67; sequence++ {
 		close(g.gate(sequence))
 	}
@@ -141,9 +134,7 @@ func TestManyWaitForRoom(t *testing.T) {
 				if (i+n)%5 == 0 {
 					_, _ = w.Submit(ended, sized(1)) // is refused, or has no room
 				}
-				if _, err := w.Write(t.Context(), sized(1+(i*7+n*13)%63)); err != nil {
-					t.Error(err)
-				}
+				check.Is(t, check.Err(w.Write(t.Context(), sized(1+(i*7+n*13)%63))), nil)
 			}
 		})
 	}
@@ -191,9 +182,7 @@ func TestAFullJournalHoldsUpOnlyWhatDoesNotFit(t *testing.T) {
 	first := must.Get(w.Submit(t.Context(), payload("first")))(t)
 	large := submitting(t, w, sized(2))
 	small := submitting(t, w, payload("small"))
-	if len(large)+len(small) != 0 {
-		t.Fatal("the test must have two writes that wait")
-	}
+	must.Equal(t, len(large)+len(small), 0, "the test must have two writes that wait: got %v")
 	close(hold)
 	wantCommitted(t, first, 2)
 	eventually(t, "the small write to be taken", func() bool { return len(small) > 0 })

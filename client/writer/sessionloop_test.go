@@ -2,7 +2,6 @@ package writer_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -102,9 +101,8 @@ func TestAnIdleWriterKeepsItsStreamAlive(t *testing.T) {
 			t.Errorf("want the opening and 9 repeats in 72 h with client_ttl 24 h, got %d", n)
 		}
 		for _, open := range s.opens[1:] {
-			if string(open.GetAttemptId()) != string(s.opens[0].GetAttemptId()) {
-				t.Error("a keep-alive must repeat the attempt, another one would open a new session")
-			}
+			check.Equal(t, string(open.GetAttemptId()), string(s.opens[0].GetAttemptId()),
+				"a keep-alive must repeat the attempt, another one would open a new session: got %v")
 		}
 		if receipt, err := w.Write(t.Context(), payload("1")); err != nil || receipt.GetSession() != session {
 			t.Errorf("want a commit under the first session, got %v, %v", receipt, err)
@@ -157,9 +155,7 @@ func TestAKeepAliveOutlivesAnUnreachableServer(t *testing.T) {
 		pass(8*time.Hour + time.Minute) // it asks at 8 h
 		s.set(func(s *fakeServer) { s.onOpen = nil })
 		pass(9 * time.Hour)
-		if err := w.Err(); err != nil {
-			t.Errorf("the Writer must live, got %v", err)
-		}
+		check.Is(t, w.Err(), nil, "the Writer must live")
 	})
 }
 
@@ -179,9 +175,7 @@ func TestBackoffIsHonouredAndInterrupted(t *testing.T) {
 			t.Errorf("want 30 to 80 attempts in a minute, got %d", n)
 		}
 		began := time.Now()
-		if err := c.Close(); !errors.Is(err, failure.ErrOutcomeUnknown) {
-			t.Errorf("want the open write listed, got %v", err)
-		}
+		check.Is(t, c.Close(), failure.ErrOutcomeUnknown, "want the open write listed")
 		if waited := time.Since(began); waited != 0 {
 			t.Errorf("Close waited %v for a backoff", waited)
 		}

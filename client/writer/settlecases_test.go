@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -68,9 +69,7 @@ func (a settleAnswer) result(t *testing.T) *seqledgerv1.WriteResult {
 		c, known := seqledgerv1.WriteErrorCode_value[name+a.Refusal]
 		if !known {
 			n, err := strconv.ParseInt(a.Refusal, 10, 32)
-			if err != nil {
-				t.Errorf("the table has the code %q", a.Refusal)
-			}
+			check.Is(t, err, nil, "the table has the code %q", a.Refusal)
 			c = int32(n)
 		}
 		return refusal(&seqledgerv1.WriteError{Code: code(c), Message: "refused"})
@@ -251,9 +250,7 @@ func (c *settleCase) check(t *testing.T, s *settleServer, w *writer.Writer) {
 	}
 	pendings := burst(t, w, operations...)
 	for i, p := range pendings {
-		if got := settled(t.Context(), w, p); got != c.Want[i] {
-			t.Errorf("write %d: %s, want %s", i+1, got, c.Want[i])
-		}
+		check.Equal(t, settled(t.Context(), w, p), c.Want[i], "write %d: %s", i+1)
 	}
 	_, ended := errors.AsType[*writer.UnsettledError](w.Err())
 	s.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -144,8 +145,7 @@ func TestAFenceOutlivesAnAnswerThatNeverComes(t *testing.T) {
 			}
 		})
 		wantNotExecuted(t, burst(t, w, create("taken"))[0], failure.ErrConditionFailed)
-		if string(s.opens[1].GetAttemptId()) != string(s.opens[2].GetAttemptId()) {
-			t.Error("the repeat must carry the same attempt_id")
-		}
+		check.Equal(t, string(s.opens[1].GetAttemptId()), string(s.opens[2].GetAttemptId()),
+			"the repeat must carry the same attempt_id: got %v")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -39,9 +40,7 @@ func TestRingKeepsTheOrder(t *testing.T) {
 		r.push(i)
 		model = append(model, i)
 		if i%3 == 2 {
-			if got := r.pop(); got != model[0] {
-				t.Fatalf("popped %d, want %d", got, model[0])
-			}
+			must.Equal(t, r.pop(), model[0], "popped %d")
 			model = model[1:]
 		}
 	}
@@ -49,9 +48,7 @@ func TestRingKeepsTheOrder(t *testing.T) {
 		t.Fatalf("%d left, want %d", r.len(), len(model))
 	}
 	for i, want := range model {
-		if r.at(i) != want {
-			t.Fatalf("at(%d) is %d, want %d", i, r.at(i), want)
-		}
+		must.Equal(t, r.at(i), want, "at(%d) is %d", i)
 	}
 }
 

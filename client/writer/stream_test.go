@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -37,9 +38,7 @@ func TestTheStreamHasAConnectionToItself(t *testing.T) {
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.upgraded != test.want {
-				t.Errorf("the stream had an upgraded connection: %v", s.upgraded)
-			}
+			check.Equal(t, s.upgraded, test.want, "the stream had an upgraded connection: %v")
 		})
 	}
 }

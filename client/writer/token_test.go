@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -65,13 +66,9 @@ func TestAFenceWithTokensThatAreNewEachTime(t *testing.T) {
 		})
 		p := burst(t, w, create("taken"))[0]
 		pass(5 * time.Minute)
-		if !errors.Is(w.Err(), failure.ErrUnauthenticated) {
-			t.Errorf("want the Writer ended by the server's reason, got %v", w.Err())
-		}
+		check.Is(t, w.Err(), failure.ErrUnauthenticated, "want the Writer ended by the server's reason")
 		_ = c.Close()
-		if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrUnauthenticated) {
-			t.Errorf("want the server's reason, got %v", err)
-		}
+		check.Is(t, check.Err(p.Wait(t.Context())), failure.ErrUnauthenticated, "want the server's reason")
 	}, newTokens)
 }
 

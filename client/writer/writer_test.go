@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -72,9 +73,7 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 			}
 			release(w, 2)
 			group.Wait()
-			if next := w.State().NextSequence; next != 11 {
-				t.Errorf("10 writes were taken, but the next number is %d", next)
-			}
+			check.Equal(t, w.State().NextSequence, 11, "10 writes were taken, but the next number is %d")
 		})
 	}
 }

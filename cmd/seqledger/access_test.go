@@ -189,9 +189,7 @@ func TestServeAccessFlags(t *testing.T) {
 	awaitCount(t, s.process, "INSECURE: the network", 1)
 	open := serveOn(t, t.TempDir(), "0.0.0.0:0", "--auth", file, "--tls-cert", cert, "--tls-key", key)
 	_, port, err := net.SplitHostPort(open.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	seqledger(t, "status", "--server", "127.0.0.1:"+port, "--tls-ca", cert).expect(t, exitRefused, "unauthenticated")
 	open.kill() // then all of its log is here
 	if strings.Contains(open.stderr.String(), "INSECURE") {

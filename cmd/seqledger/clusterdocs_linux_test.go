@@ -238,9 +238,7 @@ func TestClusterProcedures(t *testing.T) {
 	c.awaitVoters(1, 2)
 	for _, client := range []string{"without-2", "without-3", "without-1"} {
 		said := c.client("get", client, "--scope", "acme", "--server", c.host+":7460")
-		if !strings.Contains(said, "1") {
-			t.Errorf("%s: %s", client, said)
-		}
+		check.Contains(t, said, "1", "%s", client)
 	}
 	delete(sections, "A lost majority") // TestLostMajority runs it
 	for title := range sections {

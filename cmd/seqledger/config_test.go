@@ -16,9 +16,7 @@ func parseServe(t *testing.T, args ...string) (*commandLine, error) {
 	var out bytes.Buffer
 	cli, source := new(commandLine), new(configSource)
 	parser, err := newParser(cli, new(operation.Flags), source, &out, &out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, err = parser.Parse(append([]string{"serve"}, args...))
 	if err != nil {
 		err = source.locate(err)
@@ -34,9 +32,7 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("SEQLEDGER_DATA", "/environment")
 	t.Setenv("SEQLEDGER_CONFIG", file)
 	cli, err := parseServe(t, "--listen", "127.0.0.1:1001")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	check.Equal(t, cli.Serve.Listen, "127.0.0.1:1001", "want --listen from the command line: got %s")
 	check.Equal(t, cli.Serve.Data, "/environment", "want --data from the environment: got %s")
 	check.Equal(t, cli.Serve.KeyTTL.Hours(), 3, "want --key-ttl from the file, got %v hours")

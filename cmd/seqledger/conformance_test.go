@@ -98,9 +98,7 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 func TestConformanceOfNoClient(t *testing.T) {
 	t.Parallel()
 	got := seqledger(t, "conformance", "--client", "exit 3 #", "--only", "^numbering$").expect(t, exitFailed)
-	if !strings.Contains(got.stdout, "ended by itself") {
-		t.Errorf("a client that ends: %s", got.stdout)
-	}
+	check.Contains(t, got.stdout, "ended by itself", "a client that ends")
 	list := seqledger(t, "conformance", "--list").expect(t, exitDone)
 	if !slices.ContainsFunc(strings.Split(list.stdout, "\n"), func(line string) bool {
 		return strings.HasPrefix(line, "takeover ")

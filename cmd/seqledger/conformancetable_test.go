@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -143,11 +144,9 @@ func TestConformanceTableClients(t *testing.T) {
 	t.Parallel()
 	makefile := must.Get(os.ReadFile("../../Makefile"))(t)
 	for _, c := range conformanceClients {
-		if !strings.Contains(string(makefile), "$(call conformance,"+c.report+",") {
-			t.Errorf("the Makefile has no run of %q, which has a column in %s", c.report, conformancePage)
-		}
+		check.Contains(t, string(makefile), "$(call conformance,"+c.report+",",
+			"the Makefile has no run of %q, which has a column in %s", c.report, conformancePage)
 	}
-	if !strings.Contains(string(makefile), "-run TestConformanceTable -conformance $(CURDIR)/bin/web/conformance") {
-		t.Errorf("the Makefile does not compare %s with the runs", conformancePage)
-	}
+	check.Contains(t, string(makefile), "-run TestConformanceTable -conformance $(CURDIR)/bin/web/conformance",
+		"the Makefile does not compare %s with the runs", conformancePage)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -63,9 +64,7 @@ kept in /tmp/x
 // of failure does.
 func TestJudgeDemo(t *testing.T) {
 	t.Parallel()
-	if err := judgeDemo(demoReport()); err != nil {
-		t.Errorf("want no error, got %v", err)
-	}
+	check.Is(t, judgeDemo(demoReport()), nil, "want no error")
 	for _, c := range []demo.Side{{Duplicates: 1}, {Lost: 1}, {Extra: 1}} {
 		err := judgeDemo(&demo.Report{Seed: 7, Protected: &c, Plain: &demo.Side{}})
 		failure, ok := errors.AsType[*exitError](err)

@@ -187,9 +187,7 @@ func TestImportAlone(t *testing.T) {
 	t.Parallel()
 	input := numberedLines(t, 5)
 	_, unlock, err := openInput(input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	seqledger(t, importArgs(input)...).expect(t, exitFailed, "another import")
 	must.Do(t, unlock())
 	// Nor may another one use its journal.

@@ -166,9 +166,7 @@ func TestImportInputChanged(t *testing.T) {
 	for i, second := range []string{"a\nX\n", "a\n", "a\n\nb", "a\nbb"} {
 		c, e, j, input := importing(t, s, fmt.Sprint("loader-", i), "a\nbbb")
 		_, err := c.resume(e, conn, j, importPlace{}, input, strings.NewReader(second))
-		if !errors.Is(err, errInputChanged) {
-			t.Errorf("%q: want the change noticed, got %v", second, err)
-		}
+		check.Is(t, err, errInputChanged, "%q: want the change noticed", second)
 	}
 }
 
@@ -177,9 +175,7 @@ func TestSameImport(t *testing.T) {
 	input := inputSummary{Mode: modeLines, SHA256: strings.Repeat("ab", 32), Size: 5, Lines: 2}
 	name := journal.Name{Organization: "acme", Vault: "main", ClientID: "c"}
 	place := importPlace{name: name, input: &input, sent: 2}
-	if err := place.differs(name, input); err != nil {
-		t.Errorf("want no difference, got %v", err)
-	}
+	check.Is(t, place.differs(name, input), nil, "want no difference")
 	lines, changed := input, input
 	lines.Mode, changed.SHA256 = modeOperations, strings.Repeat("cd", 32)
 	evicted := place

@@ -9,6 +9,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -99,7 +100,5 @@ func TestImportStallsAtOnce(t *testing.T) {
 	c, e, j, input := importing(t, s, "loader", "line\n")
 	c.Timeout = 2 * time.Second
 	_, err := c.resume(e, s.client(t), j, importPlace{}, input, &hookReader{strings.NewReader("line\n"), s.kill})
-	if !errors.Is(err, errStalled) {
-		t.Errorf("want no progress within --timeout, got %v", err)
-	}
+	check.Is(t, err, errStalled, "want no progress within --timeout")
 }

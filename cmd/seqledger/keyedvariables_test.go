@@ -17,9 +17,7 @@ func parseWith(t *testing.T, args ...string) (*commandLine, error) {
 	t.Helper()
 	cli, source := new(commandLine), new(configSource)
 	parser, err := newParser(cli, new(operation.Flags), source, io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, err = parser.Parse(args)
 	return cli, err
 }
@@ -136,9 +134,7 @@ func TestFormsOfKeyedVariables(t *testing.T) {
 	check.Equal(t, must.Get(parseGateway(t))(t).Lease, time.Minute, "both forms: %v")
 	t.Setenv(pendingTTL, "61")
 	_, err := parseGateway(t)
-	if err == nil || !strings.Contains(err.Error(), "$"+prefix+pendingTTL+" and $"+pendingTTL) {
-		t.Errorf("both forms with different values: %v", err)
-	}
+	check.ErrorContains(t, err, "$"+prefix+pendingTTL+" and $"+pendingTTL, "both forms with different values")
 	var output strings.Builder
 	if code := run([]string{"gateway", "--upstream", "http://127.0.0.1:1", "--check"}, strings.NewReader(""), &output,
 		&output); code != exitUsage || !strings.Contains(output.String(), pendingTTL) {

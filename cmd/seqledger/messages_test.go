@@ -182,9 +182,7 @@ func TestConnectionMessages(t *testing.T) {
 	encrypted := serve(t, "--tls-cert", cert, "--tls-key", key)
 	mutual := serve(t, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
 	_, port, err := net.SplitHostPort(encrypted.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, test := range []struct {
 		server string
 		flags  []string

@@ -9,6 +9,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -47,17 +49,13 @@ func TestNobodyReadsTheNotices(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_ = reader.Close()
 	cmd := exec.Command(binary, "write", "--server", s.address, "--scope", "acme/main", "--client-id", "c", "--set",
 		"a=1")
 	cmd.Stderr = writer
 	err = cmd.Run()
 	_ = writer.Close()
-	if err != nil {
-		t.Errorf("the write ended with: %v", err)
-	}
+	check.Is(t, err, nil, "the write ended with")
 	s.do(t, "state", "--scope", "acme/main", "--client-id", "c").expect(t, exitDone, "last sequence      1")
 }

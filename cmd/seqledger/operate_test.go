@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -95,15 +96,11 @@ func checkExpression(t *testing.T, where, expression, metrics string) {
 				base = strings.TrimSuffix(name, suffix)
 			}
 		}
-		if !strings.Contains(metrics, "# TYPE "+base+" ") {
-			t.Errorf("%s: the server has no metric %s", where, name)
-		}
+		check.Contains(t, metrics, "# TYPE "+base+" ", "%s: the server has no metric %s", where, name)
 	}
 	for _, values := range codeValues.FindAllStringSubmatch(expression, -1) {
 		for value := range strings.SplitSeq(values[1], "|") {
-			if !strings.Contains(metrics, `code="`+value+`"`) {
-				t.Errorf("%s: no metric has the code %s", where, value)
-			}
+			check.Contains(t, metrics, `code="`+value+`"`, "%s: no metric has the code %s", where, value)
 		}
 	}
 	if strings.Count(expression, "(") != strings.Count(expression, ")") ||

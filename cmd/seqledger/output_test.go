@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -101,9 +102,7 @@ func TestShowClientState(t *testing.T) {
 func TestUntilSignalEnds(t *testing.T) {
 	t.Parallel()
 	ctx, stop := untilSignal(t.Context())
-	if ctx.Err() != nil {
-		t.Errorf("want a live context, got %v", ctx.Err())
-	}
+	check.Is(t, ctx.Err(), nil, "want a live context")
 	stop()
 	if ctx.Err() == nil {
 		t.Error("want the context ended by its stop")

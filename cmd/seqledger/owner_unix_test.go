@@ -22,9 +22,7 @@ func TestAppendKeepsTheOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "auth.yaml")
 	for _, id := range []string{"first", "second"} {
 		_, hash, err := auth.NewKey(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		must.Do(t, appendKey(path, &auth.Entry{ID: id, Hash: hash, Role: "reader", Scopes: []string{"*"}}))
 		if id == "first" {
 			must.Do(t, os.Chown(path, 12_345, 23_456))

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -81,9 +80,7 @@ func TestWhatIsWrittenIsPrivate(t *testing.T) {
 	s := serveWith(t, open, alone, "127.0.0.1:0", "--archive", archive)
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--append", "x").expect(t, exitDone)
 	mustBePrivate(t, alone, 5)
-	if !strings.Contains(s.stderr.String(), "narrowed") {
-		t.Error("the directory was narrowed without a word:", s.stderr.String())
-	}
+	check.Contains(t, s.stderr.String(), "narrowed", "the directory was narrowed without a word")
 	s.kill()
 	must.Do(t, filepath.WalkDir(alone, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {

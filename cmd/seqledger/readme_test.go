@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -236,9 +237,7 @@ func TestDocumentTransfer(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 20 {
 		callers.Go(func() {
-			if err := pay(t.Context(), c, w, strconv.Itoa(i/2), "ann", "bob", 7); err != nil {
-				t.Errorf("payment %d: %v", i/2, err)
-			}
+			check.Is(t, pay(t.Context(), c, w, strconv.Itoa(i/2), "ann", "bob", 7), nil, "payment %d", i/2)
 		})
 	}
 	callers.Wait()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -60,9 +61,7 @@ func TestReadmeKeys(t *testing.T) {
 	first.kill()
 	gateway()
 	again := post()
-	if !strings.Contains(again, "Idempotent-Replayed: true") {
-		t.Errorf("after a kill of the gateway: %s", again)
-	}
+	check.Contains(t, again, "Idempotent-Replayed: true", "after a kill of the gateway")
 	other := regexp.MustCompile(`"report":"[^"]*"`).ReplaceAllString(request, `"report":"another"`)
 	if r := shell(t, dir, "", other); other == request || !strings.Contains(r.stdout, "key-reused") {
 		t.Errorf("another report under the key: %v", r)

@@ -110,9 +110,7 @@ func (l *killLoad) audit(t *testing.T, c *client.Client) {
 	ctx, cancel := context.WithTimeout(t.Context(), hangs+time.Duration(want)*time.Millisecond)
 	defer cancel()
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: killScope()}) {
-		if err != nil {
-			t.Fatalf("after %d of %d transactions: %v", len(found), want, err)
-		}
+		must.Do(t, err, "after %d of %d transactions", len(found), want)
 		for _, tx := range block.GetTransactions() {
 			key := fmt.Sprintf("%s %d", tx.GetClientId(), tx.GetSequence())
 			if found[key] != nil {

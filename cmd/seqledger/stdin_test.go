@@ -75,9 +75,7 @@ func TestSignalsEndCommands(t *testing.T) {
 		t.Parallel()
 		data := filepath.Join(t.TempDir(), "restored")
 		silent, end, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer end.Close()
 		cmd := exec.Command(binary, "restore", "-", "--data", data)
 		cmd.Stdin = silent
@@ -123,9 +121,7 @@ func TestOutputLost(t *testing.T) {
 		_ = cmd.Run() // the exit code says it
 		check.Equal(t, cmd.ProcessState.ExitCode(), exitFailed, "%v: want exit code 1, got %d", test.command)
 		for _, text := range append(test.says, "no space left") {
-			if !strings.Contains(stderr.String(), text) {
-				t.Errorf("%v: want %q, got %s", test.command, text, stderr.String())
-			}
+			check.Contains(t, stderr.String(), text, "%v", test.command)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/storeurl"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -83,9 +84,7 @@ func TestMemoryStore(t *testing.T) {
 func settle(t *testing.T, url string) {
 	t.Helper()
 	s, closing, err := storeurl.Open(t.Context(), url, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = closing() }()
 	key := idempotency.RecordKey{
 		Scope: idempotency.Scope{Organization: "acme", Vault: "main"}, Namespace: "charge", Key: "k",

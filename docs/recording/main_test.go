@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -64,15 +65,12 @@ func TestRecording(t *testing.T) {
 				}
 			}
 		}
-		if strings.Count(picture, `<g visibility="visible">`) != 1 {
-			t.Errorf("%s: want one frame that is visible without animation", name)
-		}
+		check.Equal(t, strings.Count(picture, `<g visibility="visible">`), 1,
+			"%s: want one frame that is visible without animation: got %v", name)
 	}
 	_, last, _ := strings.Cut(committed(t), `<g visibility="visible">`)
 	for _, row := range []string{"acknowledged", "found by audit", "duplicates", "lost"} {
-		if !strings.Contains(last, ">"+row) {
-			t.Errorf("the last frame has no row %q", row)
-		}
+		check.Contains(t, last, ">"+row, "the last frame has no row %q", row)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -34,14 +35,10 @@ func TestScreen(t *testing.T) {
 		for line := range strings.Lines(text) { // a piece may end anywhere but within a sequence
 			must.Do(t, s.write(line), "%q", text)
 		}
-		if !slices.Equal(s.lines, want) {
-			t.Errorf("%q shows %q, want %q", text, s.lines, want)
-		}
+		check.EqualSlices(t, s.lines, want, "%q shows %q", text)
 	}
 	for _, text := range []string{"\x1b[2K", "a\x1b[1B", "\x1b[31mred"} {
-		if err := new(screen).write(text); err == nil || !strings.Contains(err.Error(), "escape sequence") {
-			t.Errorf("%q would be drawn wrong: %v", text, err)
-		}
+		check.ErrorContains(t, new(screen).write(text), "escape sequence", "%q would be drawn wrong", text)
 	}
 }
 
@@ -92,9 +89,7 @@ func TestRecord(t *testing.T) {
 		}
 	}
 	for line, says := range map[string]string{"1 7\n": "only 6 bytes", "1 -1\n": "6 bytes", "later\n": `"later\n"`} {
-		if _, err := frames("$", []byte("hello\n"), []byte(line)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("timing %q: %v, want %q", line, err, says)
-		}
+		check.ErrorContains(t, check.Err(frames("$", []byte("hello\n"), []byte(line))), says, "timing %q", line)
 	}
 }
 

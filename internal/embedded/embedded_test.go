@@ -24,9 +24,7 @@ func open(t *testing.T, o embedded.Options) *embedded.Ledger {
 	o.Dir = t.TempDir() + "/data"
 	l := must.Get(embedded.Open(t.Context(), o))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, l.Close(), nil)
 	})
 	return l
 }

@@ -86,13 +86,9 @@ func TestErrorsEndTheLoad(t *testing.T) {
 		return nil
 	}
 	o := load.Load{Workers: 2, Duration: time.Hour}
-	if _, err := load.Run(t.Context(), o, fails); !errors.Is(err, broken) {
-		t.Errorf("closed: want the worker's error, got %v", err)
-	}
+	check.Is(t, check.Err(load.Run(t.Context(), o, fails)), broken, "closed: want the worker's error")
 	o.Rate = 1000
-	if _, err := load.Run(t.Context(), o, fails); !errors.Is(err, broken) {
-		t.Errorf("open: want the worker's error, got %v", err)
-	}
+	check.Is(t, check.Err(load.Run(t.Context(), o, fails)), broken, "open: want the worker's error")
 	o = load.Load{Workers: 1, Duration: time.Millisecond,
 		Meter: func() (map[string]float64, error) { return nil, broken }}
 	if _, err := load.Run(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {

@@ -24,9 +24,7 @@ func TestNarrow(t *testing.T) {
 	data, outside := filepath.Join(dir, "data"), filepath.Join(dir, "outside")
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	must(os.MkdirAll(filepath.Join(data, "blocks"), 0o700))
 	want := map[string]fs.FileMode{".": 0o700, "blocks": 0o700}

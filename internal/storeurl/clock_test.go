@@ -35,13 +35,9 @@ func clockedKey(text string) idempotency.RecordKey {
 func openAt(t *testing.T, url string) idempotency.Store {
 	t.Helper()
 	s, closing, err := Open(t.Context(), url, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() {
-		if err := closing(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, closing(), nil)
 	})
 	return s
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestKindsOfStores: what is a store is known by its scheme alone, without a connection, and the help names them all.
@@ -77,9 +78,7 @@ func TestKindsOfStores(t *testing.T) {
 func TestEntriesInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	s, closing, err := OpenWith(t.Context(), "memory:", Options{Logger: slog.New(slog.DiscardHandler), MaxEntries: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = closing() }()
 	for i, key := range []string{"a", "b", "c"} {
 		_, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{

@@ -243,9 +243,7 @@ func raceFor(t *testing.T, server *servertest.Server, howLong time.Duration) {
 		}
 		return kill, func() {
 			_ = in.Close()
-			if err := cmd.Wait(); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, cmd.Wait(), nil)
 		}
 	}
 	var kills, ends [atOnce]func()

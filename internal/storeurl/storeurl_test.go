@@ -20,9 +20,7 @@ import (
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	s, closing, err := Open(t.Context(), "memory:", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	key := idempotency.RecordKey{Key: "k"}
 	r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{Key: key, AttemptID: idempotency.NewAttemptID()})
 	if err != nil || r.Outcome != idempotency.Acquired {
@@ -41,9 +39,7 @@ func TestListenURL(t *testing.T) {
 	must.Get(Init(t.Context(), address))(t)
 	var log bytes.Buffer
 	s, closing, err := Open(t.Context(), address, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	owner := held(t, s, "k")
 	waited := make(chan *idempotency.Reservation, 1)
 	// Ends with the result of the owner; received below.
@@ -51,9 +47,7 @@ func TestListenURL(t *testing.T) {
 		r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{
 			Key: owner.Key, AttemptID: idempotency.NewAttemptID(), Wait: time.Minute,
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 		waited <- r
 	}()
 	db := must.Get(pgx.Connect(t.Context(), server.URL))(t)

@@ -125,9 +125,7 @@ func TestEndsOfAStream(t *testing.T) {
 	refused := connect.NewError(connect.CodeResourceExhausted, errors.New("not now"))
 	detail, err := connect.NewErrorDetail(
 		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	refused.AddDetail(detail)
 	url := serve(t, &service{ends: map[string]error{"orderly": nil, "refused": refused}}, t.Context())
 
@@ -339,9 +337,7 @@ func page(t *testing.T, url string, o *websocket.DialOptions) *websocket.Conn {
 	t.Helper()
 	o.Subprotocols = []string{Protocol}
 	ws, _, err := websocket.Dial(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = ws.CloseNow() })
 	return ws
 }

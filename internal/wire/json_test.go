@@ -111,9 +111,7 @@ func TestLongJSONIsNotExplained(t *testing.T) {
 		`{"clientId":"` + pad + `","operations":[{"append":{"payload":"","payload":""}}]}`: "on: payload is given twice",
 	} {
 		err := decodeJSON([]byte(text), new(seqledgerv1.WriteRequest))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d bytes: got %v, want %s", len(text), err, want)
-		}
+		check.ErrorContains(t, err, want, "%d bytes", len(text))
 		problem, ok := errors.AsType[*machine.FieldError](err)
 		if ok && len(text) > maxExplained && problem.Field != "" {
 			t.Errorf("the field %s is not where the mistake is", problem.Field)

@@ -39,9 +39,7 @@ func reserveRequest() *seqledgerv1.ReserveRequest {
 func TestReserveCommand(t *testing.T) {
 	t.Parallel()
 	c, wait, err := ReserveCommand(reserveRequest(), keyedCaller, 7, KeyTimes{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := machine.KeyedID{
 		Scope: machine.Scope{Organization: "acme"}, Namespace: "charge", Principal: keyedCaller,
 		Key: sha256.Sum256([]byte("order-1")),
@@ -59,9 +57,7 @@ func TestReserveCommand(t *testing.T) {
 	open.Lease, open.Ttl, open.Wait, open.ValidUntil, open.OnLeaseExpired = nil, nil, nil, nil, 0
 	open.Record.Principal = "ann"
 	c, wait, err = ReserveCommand(open, keyedCaller, 0, KeyTimes{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if c.Lease != int64(time.Minute) || c.TTL != int64(24*time.Hour) || wait != 0 || c.ValidUntil != 0 ||
 		c.Policy != keyed.BecomeIndeterminate || c.ID.Principal != "ann" || c.Actor != keyedCaller {
 		t.Errorf("got %+v, wait %s", c, wait)
@@ -220,9 +216,8 @@ func TestKeyedWriteCommand(t *testing.T) {
 		want     bool
 	}{{0, "k", true}, {1, "k", false}, {0, "", false}} {
 		m := &seqledgerv1.WriteRequest{Sequence: test.sequence, IdempotencyKey: test.key}
-		if IsKeyed(m) != test.want {
-			t.Errorf("sequence %d, key %q: keyed %t", test.sequence, test.key, !test.want)
-		}
+		check.Equal(t, IsKeyed(m), test.want,
+			"sequence %d, key %q: keyed %t: got %v", test.sequence, test.key, !test.want)
 	}
 }
 

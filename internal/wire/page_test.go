@@ -21,9 +21,7 @@ func TestPageToken(t *testing.T) {
 		t.Errorf("an empty token is the beginning: got %q, %v", got, err)
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		t.Fatal("a token must go into a URL as it is:", err)
-	}
+	must.Do(t, err, "a token must go into a URL as it is")
 	raw[0]++
 	future := base64.RawURLEncoding.EncodeToString(raw)
 	for name, bad := range map[string]string{

@@ -226,9 +226,7 @@ func TestUnknownFieldAtAnyDepth(t *testing.T) {
 			at++
 		})
 		data, err := proto.Marshal(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = decodeBinary(data, new(seqledgerv1.WriteRequest))
 		field, ok := err.(*machine.FieldError) //nolint:errorlint // Not wrapped.
 		if !ok || field.Problem != "is an unknown field" || !bytes.HasSuffix([]byte(field.Field), []byte("99")) {
@@ -417,9 +415,7 @@ func FuzzRequests(f *testing.F) {
 				continue
 			}
 			binary, err := proto.Marshal(m)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			must.Do(t, err, "%s", name)
 			again := kind.New().Interface()
 			if err := decodeBinary(binary, again); err != nil || !proto.Equal(m, again) {
 				t.Errorf("%s: %v is written and read as %v, %v", name, m, again, err)

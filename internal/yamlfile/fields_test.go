@@ -22,9 +22,7 @@ import (
 func object(t testing.TB, content string) (*yamlfile.Reader, *yamlfile.Object) {
 	t.Helper()
 	root, err := yamlfile.Parse([]byte(content))
-	if err != nil {
-		t.Fatalf("%q: %v", content, err)
-	}
+	must.Do(t, err, "%q", content)
 	r := yamlfile.NewReader("f.yaml")
 	return r, r.Object(root, "at", "it", "more")
 }

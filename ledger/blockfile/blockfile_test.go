@@ -210,9 +210,7 @@ func TestReadersBesideTheAppender(t *testing.T) {
 				over = true
 			default:
 			}
-			if _, err := f.Sync(); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, check.Err(f.Sync()), nil)
 		}
 	})
 	for part := range slices.Chunk(records, 10) {
@@ -305,9 +303,7 @@ func TestMarkRoundTrip(t *testing.T) {
 	} {
 		check.Is(t, check.Err(DecodeMark(m.Append(nil))), machine.ErrCorrupt, "%+v is taken", m)
 	}
-	if _, err := DecodeMark(nil); !errors.Is(err, machine.ErrCorrupt) {
-		t.Error("nothing is taken for a mark")
-	}
+	check.Is(t, check.Err(DecodeMark(nil)), machine.ErrCorrupt, "nothing is taken for a mark")
 }
 
 // Find returns the first record at or after a ledger index.

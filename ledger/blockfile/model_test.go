@@ -76,9 +76,7 @@ func (m *filesModel) restart(t *rapid.T, crash bool) {
 func (m *filesModel) drop(t *rapid.T) {
 	horizon := rapid.Uint64Range(0, m.last+1).Draw(t, "horizon")
 	start, ok, err := m.files.Before(horizon, m.mark)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if !ok {
 		return
 	}

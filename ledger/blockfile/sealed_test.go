@@ -111,9 +111,7 @@ func TestFooterOfOtherRecords(t *testing.T) {
 	file := disk.files[Name(2)]
 	whole := bytes.Clone(file.data)
 	foot, x, err := readFooter(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	foot.index = x
 	for name, change := range map[string]func(f *footer){
 		"hash":       func(f *footer) { f.hash[0] ^= 1 },

@@ -22,9 +22,7 @@ func TestAscendIsBoundedByDeletedKeys(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if flushed {
 			flush(t, s)
 		}

@@ -47,9 +47,7 @@ func wantState(t testing.TB, view func(func(machine.Reader) error) error, upTo u
 			t.Errorf("the blocks are %q, want those up to %d", blocks, upTo)
 		}
 		records, err := list(r, streams, "")
-		if records != last {
-			t.Errorf("the records are %q, want %q", records, last)
-		}
+		check.Equal(t, records, last, "the records are %q")
 		for i := uint64(1); i < 40; i++ {
 			value, err := r.Get(machine.TableBlocks, blockKey(i))
 			if err != nil || (value != nil) != (i <= upTo) {
@@ -117,9 +115,7 @@ func TestCrashAroundAFlush(t *testing.T) {
 		wantState(t, s.View, last)
 		path := crashed(t, s)
 		verifier, err := OpenReadOnly(path, testIdentity)
-		if err != nil {
-			t.Fatalf("%s: %v", moment.name, err)
-		}
+		must.Do(t, err, "%s", moment.name)
 		again := func(s *Store, lost error) {
 			t.Helper()
 			wantState(t, s.View, moment.checkpoint)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,9 +208,7 @@ func TestBlocksAreReadDuringAnUpdate(t *testing.T) {
 		}
 		return s.ViewBlocks(func(r machine.Reader) error { return checkAllBlocks(r, 20) })
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	check.Is(t, err, nil)
 	err = s.ViewBlocks(func(r machine.Reader) error {
 		_, getErr := r.Get(machine.TableStreams, leftKey)
 		scanErr := r.Ascend(machine.TableExpiry, nil, func(_, _ []byte) bool { return true })
@@ -220,9 +217,7 @@ func TestBlocksAreReadDuringAnUpdate(t *testing.T) {
 		}
 		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "blocks alone") {
-		t.Error(err)
-	}
+	check.ErrorContains(t, err, "blocks alone")
 }
 
 // A store closed in the middle of everything must reopen at a whole entry, and

@@ -131,9 +131,7 @@ func TestDamageDoesNotStopReadOnlyStore(t *testing.T) {
 		return bytes.ReplaceAll(b, []byte("value-000321"), []byte("value-000322"))
 	})
 	s, err := OpenReadOnly(path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = s.Close() }()
 	err = s.View(func(r machine.Reader) error { _, err := r.Get(streams, recordKey(321)); return err })
 	check.Is(t, err, machine.ErrCorrupt, "damaged record =")

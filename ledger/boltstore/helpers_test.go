@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -29,13 +30,9 @@ func fresh(t testing.TB) *Store {
 func reopen(t testing.TB, path string) *Store {
 	t.Helper()
 	s, err := Open(path, Options{Create: true, Identity: testIdentity, SealBytes: testSealBytes, NoSync: true})
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
+	must.Do(t, err, "open")
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
+		check.Is(t, s.Close(), nil, "close")
 	})
 	return s
 }

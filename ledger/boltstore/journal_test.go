@@ -83,9 +83,7 @@ func all(t *testing.T, s *Store) (content string) {
 func hasJournal(t *testing.T, path string) (found bool) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	err = db.View(func(tx *bbolt.Tx) error {
 		found = tx.Bucket(journalBucket) != nil
 		return nil
@@ -112,9 +110,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 	want, at := all(t, s), s.Applied()
 	check := func(path string, journal bool) {
 		t.Helper()
-		if got := hasJournal(t, path); got != journal {
-			t.Errorf("the file has a journal: %v, want %v", got, journal)
-		}
+		check.Equal(t, hasJournal(t, path), journal, "the file has a journal: %v")
 		for _, open := range []func() (*Store, error){
 			func() (*Store, error) { return OpenReadOnly(path, testIdentity) },
 			func() (*Store, error) { return Open(path, Options{Identity: testIdentity, NoSync: true}) },
@@ -127,17 +123,13 @@ func TestCrashBetweenSteps(t *testing.T) {
 			if !again.readOnly {
 				flush(t, again)
 			}
-			if got := all(t, again); got != want {
-				t.Error("other content after a flush")
-			}
+			check.Equal(t, all(t, again), want, "other content after a flush: got %v")
 			must.Do(t, again.Close())
 		}
 		if hasJournal(t, path) {
 			t.Error("a flush has left the journal")
 		}
-		if got := all(t, openSteps(t, path, pages)); got != want {
-			t.Error("other content once the journal is removed")
-		}
+		check.Equal(t, all(t, openSteps(t, path, pages)), want, "other content once the journal is removed: got %v")
 	}
 	c := begin(t, s)
 	halfway := ""
@@ -505,9 +497,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		must.Do(t, os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(whole))))
 		db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = db.Update(func(tx *bbolt.Tx) error {
 			b := tx.Bucket(journalBucket)
 			last, _ := b.Cursor().Last()
@@ -583,9 +573,7 @@ func TestPowerLossBetweenSteps(t *testing.T) {
 			stage := powerLoss(i % 3)
 			stage.files(random, copies[step], after).write(t, path)
 			s, err := Open(path, Options{Identity: testIdentity, NoSync: true})
-			if err != nil {
-				t.Fatalf("step %d, a loss of power %s: %v", step, stage, err)
-			}
+			must.Do(t, err, "step %d, a loss of power %s", step, stage)
 			got := all(t, s)
 			flush(t, s)
 			if again := all(t, s); again != got || got != want[1] && (step > 0 || got != want[0]) {

@@ -81,9 +81,7 @@ var (
 func (g *rig) open(t *rapid.T) {
 	s, err := Open(g.path, Options{Create: true, Identity: testIdentity, SealBytes: 4000, NoSync: true,
 		StepBytes: rapid.SampledFrom([]int64{1, 10_000, 40_000, 1 << 30}).Draw(t, "bytes in a step")})
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
+	must.Do(t, err, "open")
 	g.store, g.now = s, g.stored.clone()
 	if s.Applied() != g.now.at || s.Checkpoint() != g.now.at {
 		t.Fatalf("opened at %v, checkpoint %v, want %v", s.Applied(), s.Checkpoint(), g.now.at)
@@ -158,9 +156,7 @@ func (g *rig) snapshot(t *rapid.T) {
 		return // the test stands still in the middle of a flush, for which Snapshot would wait
 	}
 	sn, err := g.store.Snapshot()
-	if err != nil {
-		t.Fatalf("snapshot: %v", err)
-	}
+	must.Do(t, err, "snapshot")
 	defer func() { _ = sn.Close() }() // if the test fails, else the store would wait for it when it is closed
 	from := g.blockFrom(t)            // not inside: rapid panics when it has no more to draw from
 	err = sn.View(func(r machine.Reader) error {
@@ -322,9 +318,7 @@ func (g *rig) flush(t *rapid.T) {
 // end yet.
 func (g *rig) endReplay(t *rapid.T) {
 	behind, err := g.store.blocks.Finish()
-	if err != nil {
-		t.Fatalf("end of the replay: %v", err)
-	}
+	must.Do(t, err, "end of the replay")
 	want := uint64(0)
 	for _, e := range g.log {
 		for _, c := range e.changes {

@@ -131,9 +131,7 @@ func TestOpenRefusesOtherIdentityAndVersion(t *testing.T) {
 func rewriteControl(t *testing.T, path string, key, value []byte) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	err = db.Update(func(tx *bbolt.Tx) error { return putControl(tx, key, value) })
 	must.Do(t, errors.Join(err, db.Close()))
 }

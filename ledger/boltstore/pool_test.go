@@ -74,9 +74,7 @@ func TestFlushesShareMemory(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 	}
 	const large, each = 10_000, 10_000*1_000/hugePage + 1
 	for range 5 {

@@ -21,9 +21,7 @@ import (
 func recordedFiles(t testing.TB, s *Store) (files []blockfile.SealedFile) {
 	t.Helper()
 	tx, err := s.begin(false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	files, err = s.sealedFiles(tx, 0, math.MaxUint64)
 	must.Do(t, errors.Join(err, tx.Rollback()))
 	return files
@@ -125,9 +123,7 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 		},
 	} {
 		s, err := Open(s.path, Options{Identity: testIdentity, NoSync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = read(s)
 		if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), name) || s.Err() == nil {
 			t.Errorf("%s: %v", what, err)

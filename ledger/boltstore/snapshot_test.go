@@ -30,9 +30,7 @@ func TestSnapshot(t *testing.T) {
 	flush(t, s)
 	put(t, s, machine.TableStreams, "unflushed", "2")
 	sn, err := s.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	// Many flushes, which would use the old pages again if they might.
 	for range 20 {
 		put(t, s, machine.TableStreams, "changed", "new")
@@ -57,9 +55,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	must.Do(t, adopted.View(func(r machine.Reader) error {
 		got, err := list(r, machine.TableStreams, "")
-		if got != want {
-			t.Errorf("the copy has %q, want %q", got, want)
-		}
+		check.Equal(t, got, want, "the copy has %q")
 		return err
 	}))
 }

@@ -43,9 +43,7 @@ func TestNewestLayerWins(t *testing.T) {
 		t.Helper()
 		must.Do(t, s.View(func(r machine.Reader) error {
 			got, err := list(r, streams, "")
-			if got != want {
-				t.Errorf("%s: table is %q, want %q", when, got, want)
-			}
+			check.Equal(t, got, want, "%s: table is %q", when)
 			if tail, _ := list(r, streams, "c"); tail != want[len("a=stored b=frozen "):] {
 				t.Errorf("%s: from c the table is %q", when, tail)
 			}
@@ -190,9 +188,7 @@ func TestAscendVisitMayReadAndStop(t *testing.T) {
 	var seen string
 	err := s.View(func(r machine.Reader) error {
 		return r.Ascend(streams, []byte("b"), func(key, _ []byte) bool {
-			if _, err := r.Get(streams, []byte("a")); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, check.Err(r.Get(streams, []byte("a"))), nil)
 			if inner, err := list(r, streams, "c"); inner != "c=c d=d " {
 				t.Errorf("inner Ascend: %q, %v", inner, err)
 			}
@@ -459,9 +455,7 @@ func TestFlushRests(t *testing.T) {
 	}
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"), Options{Create: true, Identity: testIdentity, NoSync: true,
 		Yield: rest})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = s.Close() }() // it is thrown away
 	must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
 		for i := range 200_000 {

@@ -92,9 +92,7 @@ func TestSumsSurviveACrashWhileTheyAreWritten(t *testing.T) {
 			what := fmt.Sprintf("parts %b, torn at %d", subset, torn)
 			f.write(t, path)
 			s, err := Open(path, Options{Identity: testIdentity, NoSync: true})
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
+			must.Do(t, err, "%s", what)
 			changeSome(t, s, n, 2_000, "third")
 			must.Do(t, errors.Join(scrubAll(s), s.Close()), "%s", what)
 			if s, err = Open(path, Options{Identity: testIdentity, NoSync: true}); err == nil {

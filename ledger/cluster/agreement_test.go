@@ -90,9 +90,7 @@ func TestTokenThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, voters(t), nil)
 	must.Do(t, os.Mkdir(f.directory.JoinTokenFile(), 0o700))
-	if err := f.Start(); err == nil || !strings.Contains(err.Error(), datadir.TokenName) {
-		t.Error(err)
-	}
+	check.ErrorContains(t, f.Start(), datadir.TokenName)
 	if token, _ := f.JoinToken(); token != "" {
 		t.Errorf("the token is %q", token)
 	}

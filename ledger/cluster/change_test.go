@@ -103,9 +103,7 @@ func TestChangesOfMembers(t *testing.T) {
 		{"transfer to a removed node", func() error { return f.TransferLeadership(t.Context(), 3) }, ErrNoSuchNode},
 	} {
 		before := f.log.MembersChanged()
-		if err := test.do(); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", test.what, err, test.want)
-		}
+		check.Is(t, test.do(), test.want, "%s", test.what)
 		check.Equal(t, f.log.MembersChanged(), before, "%s: the members have changed: %v", test.what)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -130,9 +128,7 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 	must.Get(f.Admit(t.Context(), q))(t)
 	f.tickErr = errors.New("the disk is full")
 	must.Do(t, f.Remove(t.Context(), 2, false))
-	if logged := f.logged.String(); !strings.Contains(logged, "the disk is full") {
-		t.Errorf("it says %q", logged)
-	}
+	check.Contains(t, f.logged.String(), "the disk is full")
 	if members := f.log.Members(); members.Has(2) {
 		t.Error("node 2 is there")
 	}

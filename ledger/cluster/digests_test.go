@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,9 +265,7 @@ func TestFollow(t *testing.T) {
 	if err := errors.Join(f.follow(), f.follow()); err != nil || ended != 1 || f.Term() != 0 {
 		t.Errorf("the term was ended %d times, and is %d: %v", ended, f.Term(), err)
 	}
-	if !slices.Equal(f.log.Members().Voters, []uint64{1, 2, 3}) {
-		t.Error("the members have changed")
-	}
+	check.EqualSlices(t, f.log.Members().Voters, []uint64{1, 2, 3}, "the members have changed: got %v")
 }
 
 // TestUnusableAddressIsSaidOnce: one bad address leaves the others as they are.

@@ -175,9 +175,7 @@ func TestAdmit(t *testing.T) {
 		"without a command after the change")
 	f.tickErr, f.stateErr = nil, errors.New("the state cannot be read")
 	q.Nonce = [16]byte{9}
-	if _, err := f.Admit(t.Context(), q); err == nil || !strings.Contains(err.Error(), f.stateErr.Error()) {
-		t.Error("without a state:", err)
-	}
+	check.ErrorContains(t, check.Err(f.Admit(t.Context(), q)), f.stateErr.Error(), "without a state")
 }
 
 // TestJoinHandler: what a node does with the response hangs on its status, on whether it is final, and on the leader
@@ -217,9 +215,7 @@ func TestJoinHandler(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, JoinPath, strings.NewReader(test.body))
 		f.JoinHandler().ServeHTTP(w, r)
 		var no JoinRefusal
-		if err := json.Unmarshal(w.Body.Bytes(), &no); err != nil {
-			t.Errorf("%s: %q: %v", test.what, w.Body, err)
-		}
+		check.Is(t, json.Unmarshal(w.Body.Bytes(), &no), nil, "%s: %q", test.what, w.Body)
 		if w.Code != test.status || !strings.Contains(no.Message, test.want.Message) || no.Leader != test.want.Leader ||
 			no.Final != test.want.Final {
 			t.Errorf("%s: %d %+v, want %d %+v", test.what, w.Code, no, test.status, test.want)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -73,9 +74,7 @@ func TestChangeWaitsForItsCaller(t *testing.T) {
 			return err
 		},
 	} {
-		if err := change(); err == nil || !strings.Contains(err.Error(), "another change") {
-			t.Errorf("%s: %v", what, err)
-		}
+		check.ErrorContains(t, change(), "another change", "%s", what)
 	}
 	unlock()
 	must.Do(t, f.Remove(t.Context(), 2, true))

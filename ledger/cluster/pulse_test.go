@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/engine"
@@ -104,9 +105,7 @@ func TestLagIsShown(t *testing.T) {
 	}
 	f.noteLag(7, why)
 	f.pulses.endTerm()
-	if s := f.Status(); s.Lagging != nil {
-		t.Error(s.Lagging)
-	}
+	check.Is(t, f.Status().Lagging, nil)
 	logged := f.logged.String()
 	for text, want := range map[string]int{
 		"ledger time lags": 2, "may lag by": 2, "does not lag any more": 1, "clock of another node differs": 1,

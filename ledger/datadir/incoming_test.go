@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -97,9 +98,7 @@ func TestReplaceIsFinishedByTheNextOpen(t *testing.T) {
 			if got := partsOf(t, left); got != want || again.Node() != 3 {
 				t.Errorf("%s: a start found %s, want %s", what, got, want)
 			}
-			if got := names(t, left); got != "LEDGER LOCK blocks log state.db state.sum" {
-				t.Errorf("%s: a start left %s", what, got)
-			}
+			check.Equal(t, names(t, left), "LEDGER LOCK blocks log state.db state.sum", "%s: a start left %s", what)
 			must.Do(t, again.Close())
 		}
 		return nil
@@ -209,9 +208,7 @@ func damageStopped(t *testing.T, stopAt string, stop error) {
 		if d, err := Open(path, Created); err == nil || !strings.Contains(err.Error(), "join again") {
 			t.Errorf("%s, %s: %v, %v", stopAt, what, d, err)
 		}
-		if after := names(t, path); after != before {
-			t.Errorf("%s, %s: a start that refuses has made %s of %s", stopAt, what, after, before)
-		}
+		check.Equal(t, names(t, path), before, "%s, %s: a start that refuses has made %s", stopAt, what)
 	}
 }
 

@@ -65,9 +65,7 @@ func TestDamagedNonce(t *testing.T) {
 		path := t.TempDir()
 		content := string(Joined) + rest
 		must.Do(t, os.WriteFile(filepath.Join(path, creatingName), []byte(content), 0o600))
-		if _, err := Open(path, Joined); err == nil || !strings.Contains(err.Error(), "join again") {
-			t.Errorf("%q: %v", rest, err)
-		}
+		check.ErrorContains(t, check.Err(Open(path, Joined)), "join again", "%q", rest)
 		if got := read(t, path, creatingName); got != content {
 			t.Errorf("%q has become %q", content, got)
 		}
@@ -200,9 +198,7 @@ func TestWriteFile(t *testing.T) {
 	must.Do(t, errors.Join(d.RemoveFile("b"), d.RemoveFile("b"))) // again: it is gone already
 	must.Do(t, os.MkdirAll(filepath.Join(path, "full", "of"), 0o700))
 	err := d.WriteFile("full", []byte("3"))
-	if err == nil || !strings.Contains(err.Error(), filepath.Join(path, "full")) {
-		t.Errorf("in the place of a directory: %v", err)
-	}
+	check.ErrorContains(t, err, filepath.Join(path, "full"), "in the place of a directory")
 	must.Do(t, os.RemoveAll(filepath.Join(path, "full")))
 	if got := names(t, path); got != before {
 		t.Errorf("there was %s, and is %s", before, got)
@@ -281,9 +277,7 @@ func TestMakeStateAgain(t *testing.T) {
 	must.Do(t, errors.Join(d.DropState(), d.DropState()))
 	check.Equal(t, names(t, path), "CREATING LOCK", "there is %s")
 	none := func(func(uint64) (io.Writer, error)) error { return nil }
-	if err := d.MakeState(none, prepare); err == nil || !strings.Contains(err.Error(), "there is none") {
-		t.Errorf("nothing was written: %v", err)
-	}
+	check.ErrorContains(t, d.MakeState(none, prepare), "there is none", "nothing was written")
 	if err := d.MakeState(fill, prepare); err != nil || prepared != 2 {
 		t.Errorf("again: %v", err)
 	}

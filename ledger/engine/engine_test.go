@@ -169,9 +169,7 @@ func TestRetry(t *testing.T) {
 		w := write
 		change(&w)
 		c, _, err := w.Encode(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		r := must.Get(Retry(m.View(mem), &c, receipts, new(Buffer)))(t)
 		return r
 	}

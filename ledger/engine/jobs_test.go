@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
@@ -24,9 +26,7 @@ func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
 		e := New(1, 1)
 		e.jobs.checkpointBytes = test.now
 		e.JobDone(Job{Kind: Flush}, JobResult{Changed: test.changed, Pages: test.pages})
-		if got := e.CheckpointBytes(); got != test.want {
-			t.Errorf("%s: got %d, want %d", name, got, test.want)
-		}
+		check.Equal(t, e.CheckpointBytes(), test.want, "%s: got %d", name)
 		e.SetCheckpointBytes(test.now, 0)
 		e.JobDone(Job{Kind: Flush}, JobResult{Changed: test.changed, Pages: test.pages})
 		if got := e.CheckpointBytes(); got != test.now {

@@ -301,9 +301,7 @@ func TestEntriesInFlight(t *testing.T) {
 		if test.synced {
 			e.Stored(time.Duration(e.syncs))
 		}
-		if e.MayCut() != test.may {
-			t.Errorf("%s: a second entry is in flight: %t", test.name, !test.may)
-		}
+		check.Equal(t, e.MayCut(), test.may, "%s: a second entry is in flight: %t: got %v", test.name, !test.may)
 		if spans, _, _ := e.Cut(); (len(spans) > 0) != test.may {
 			t.Errorf("%s: the second entry has %d spans", test.name, len(spans))
 		}
@@ -414,9 +412,7 @@ func TestDecide(t *testing.T) {
 			for _, out := range two.Outcomes {
 				got = append(got, fmt.Sprint(out.Index))
 			}
-			if want := []string{"1", "2", "3", "4", "0"}; !slices.Equal(got, want) {
-				t.Errorf("%s: outcomes %s, want %s", test.name, got, want)
-			}
+			check.EqualSlices(t, got, []string{"1", "2", "3", "4", "0"}, "%s: outcomes %s", test.name)
 		}
 	}
 }

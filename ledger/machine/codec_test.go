@@ -212,8 +212,6 @@ func TestCodeNames(t *testing.T) {
 		Committed: "COMMITTED", SequenceGap: "SEQUENCE_GAP", IdempotencyKeyReused: "IDEMPOTENCY_KEY_REUSED",
 		TooManyStreams: "TOO_MANY_STREAMS", InvalidArgument: "INVALID_ARGUMENT", 0: "CODE_0", 99: "CODE_99",
 	} {
-		if got := code.String(); got != want {
-			t.Errorf("code %d is %q, want %q", uint8(code), got, want)
-		}
+		check.Equal(t, code.String(), want, "code %d is %q", uint8(code))
 	}
 }

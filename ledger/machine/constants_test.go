@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -217,7 +218,5 @@ func TestDifferencesOfConstants(t *testing.T) {
 	t.Parallel()
 	got := differences(map[string]string{"a": "1", "b": "2", "c": "3"}, map[string]string{"a": "1", "b": "3", "d": "4"})
 	want := []string{"b was 2 and is 3", "c = 3 is gone", "d = 4 is new"}
-	if !slices.Equal(got, want) {
-		t.Errorf("want %q, got %q", want, got)
-	}
+	check.EqualSlices(t, got, want, "got %q")
 }

@@ -31,9 +31,7 @@ func FuzzCursors(f *testing.F) {
 				last = string(key)
 				return true
 			})
-			if err != nil {
-				t.Errorf("streams after %x: %v", after, err)
-			}
+			check.Is(t, err, nil, "streams after %x", after)
 		}
 		last := ""
 		_, err := v.VisitRelationships(testScope, resource, relation, after, func(key []byte, r Relationship) bool {
@@ -43,9 +41,7 @@ func FuzzCursors(f *testing.F) {
 			last = string(key)
 			return true
 		})
-		if err != nil {
-			t.Errorf("relationships of %q after %x: %v", resource, after, err)
-		}
+		check.Is(t, err, nil, "relationships of %q after %x", resource, after)
 		must.Do(t, check.Err(v.VisitEntities(testScope, relation, string(after),
 			func(e Entity) bool { return e.Key > string(after) })), "entities after %x", after)
 	})

@@ -91,9 +91,7 @@ func TestCommandsInOneMemory(t *testing.T) {
 		writes = append(writes, w)
 	}
 	commands, err := Commands(writes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i, w := range writes {
 		if !bytes.Equal(commands[i].Encoded(), AppendWrite(nil, w)) || commands[i].Write().Sequence != w.Sequence {
 			t.Fatalf("command %d is %x, want %x", i, commands[i].Encoded(), AppendWrite(nil, w))

@@ -143,13 +143,9 @@ func TestVersionsAndResults(t *testing.T) {
 	))
 	i := first.Index
 	want := []uint64{i, 0, i, 0, 0, i, i, 0, i}
-	if !slices.Equal(first.Receipt.Versions, want) {
-		t.Errorf("the results are %v, want %v", first.Receipt.Versions, want)
-	}
+	check.EqualSlices(t, first.Receipt.Versions, want, "the results are %v")
 	again := f.refuse(operations("c", 1, 1, operationsAt(f, i)...), Replayed)
-	if !slices.Equal(again.Receipt.Versions, want) {
-		t.Errorf("replayed, the results are %v, want %v", again.Receipt.Versions, want)
-	}
+	check.EqualSlices(t, again.Receipt.Versions, want, "replayed, the results are %v")
 	if e, ok := f.entity("k"); !ok || e.Version != i || string(e.Value) != "w" {
 		t.Errorf("the entity is %+v, want version %d", e, i)
 	}
@@ -162,9 +158,7 @@ func TestVersionsAndResults(t *testing.T) {
 	}
 	f.refuse(operations("c", 5, 5, provided(set("k", "x"), version(second))), VersionMismatch)
 	none := f.commit(operations("c", 5, 5, remove("absent"), relate("doc", "owner", "bob")))
-	if !slices.Equal(none.Receipt.Versions, []uint64{0, 0}) {
-		t.Errorf("a write that changes nothing has the results %v", none.Receipt.Versions)
-	}
+	check.EqualSlices(t, none.Receipt.Versions, []uint64{0, 0}, "a write that changes nothing has the results %v")
 }
 
 // operationsAt returns the operations of the transaction at an index, read back.
@@ -192,15 +186,11 @@ func TestExpiredEntityIsAbsent(t *testing.T) {
 		}))(t)
 		return keys
 	}
-	if keys := listed(until - 1); !slices.Equal(keys, []string{"k", "stays"}) {
-		t.Errorf("one nanosecond before: %q", keys)
-	}
+	check.EqualSlices(t, listed(until-1), []string{"k", "stays"}, "one nanosecond before: %q")
 	if e, ok := f.entity("k"); !ok || e.ExpiresAt != until {
 		t.Errorf("one nanosecond before: %+v, %v", e, ok)
 	}
-	if keys := listed(until); !slices.Equal(keys, []string{"stays"}) {
-		t.Errorf("at its time: %q", keys)
-	}
+	check.EqualSlices(t, listed(until), []string{"stays"}, "at its time: %q")
 	if _, ok := f.entity("k"); ok {
 		t.Error("at its time it can still be read")
 	}

@@ -85,16 +85,12 @@ func TestLaggingIndexGoesBack(t *testing.T) {
 	indexed := func() (times []int64) {
 		for _, key := range f.mem.tables[TableExpiry].keys {
 			_, at, _, err := splitExpiryKey([]byte(key))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			times = append(times, at-start)
 		}
 		return times
 	}
-	if got := indexed(); !slices.Equal(got, []int64{0, 1, 2}) {
-		t.Errorf("the writes have moved the index: %v", got)
-	}
+	check.EqualSlices(t, indexed(), []int64{0, 1, 2}, "the writes have moved the index: %v")
 	f.now = start + config.ClientTTL + 10 // all three are due by the index
 	f.round()                             // takes busy1 and idle: the limit is 2
 	if _, found := f.stream("idle"); found {
@@ -135,9 +131,7 @@ func TestEvictionOrderAndLimit(t *testing.T) {
 			left = append(left, s.ClientID)
 			return true
 		}))(t)
-		if !slices.Equal(left, want) {
-			t.Errorf("after the round there are %q, want %q", left, want)
-		}
+		check.EqualSlices(t, left, want, "after the round there are %q")
 	}
 }
 

@@ -77,9 +77,7 @@ func FuzzApply(f *testing.F) {
 			}
 		}
 		again, openErr := Open(mem)
-		if openErr != nil {
-			t.Fatalf("the head does not load: %v", openErr)
-		}
+		must.Do(t, openErr, "the head does not load")
 		if err == nil && (again.View(mem).Digest() != m.View(mem).Digest() ||
 			again.View(mem).Index() != m.View(mem).Index()) {
 			t.Error("the head that loads is not the one that was left")

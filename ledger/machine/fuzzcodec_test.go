@@ -26,9 +26,7 @@ func goldenSeeds(f *testing.F, prefix string) (seeds [][]byte) {
 	for _, path := range paths {
 		text := must.Get(os.ReadFile(path))(f)
 		seed, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-		if err != nil {
-			f.Fatalf("%s: %v", path, err)
-		}
+		must.Do(f, err, "%s", path)
 		seeds = append(seeds, seed)
 	}
 	return seeds

@@ -109,17 +109,13 @@ func (f *fixture) write(w *Write) Outcome {
 func shortcut(t testing.TB, v View, w *Write) (r Receipt, answered bool) {
 	t.Helper()
 	_, _, inWindow, err := v.InWindow(nil, w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if !inWindow {
 		return r, false
 	}
 	hash, _ := HashOperations(nil, w.Operations)
 	r, answered, err = v.Replay(w, hash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return r, answered
 }
 

@@ -343,9 +343,7 @@ func TestMissingRowsStopTheMachine(t *testing.T) {
 		f.mem.Clear(table)
 		f.reopen()
 		_, err := f.m.Apply(f.mem, AppendEntry(nil, f.now+1_000*second, AppendTick(nil)))
-		if !errors.Is(err, ErrCorrupt) {
-			t.Errorf("without its %s a pass says %v", name, err)
-		}
+		check.Is(t, err, ErrCorrupt, "without its %s a pass says", name)
 	}
 	f := newFixture(t, testConfig())
 	w := &Write{Scope: testScope, ClientID: "c", Actor: "a", Sequence: 1, Key: Key{UUID: [16]byte{1}, Present: true},

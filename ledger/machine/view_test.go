@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -69,9 +70,7 @@ func TestVisitEntitiesAfterTheKeyThatIsThePrefix(t *testing.T) {
 		}))(t)
 		return next, ok
 	})
-	if want := []string{"a", "ab"}; !slices.Equal(all, want) {
-		t.Errorf("page by page there are %q, want %q", all, want)
-	}
+	check.EqualSlices(t, all, []string{"a", "ab"}, "page by page there are %q")
 }
 
 func TestVisitRelationshipsPages(t *testing.T) {
@@ -105,9 +104,7 @@ func TestVisitRelationshipsPages(t *testing.T) {
 				break
 			}
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%q %q: %v, want %v", test.resource, test.relation, got, test.want)
-		}
+		check.EqualSlices(t, got, test.want, "%q %q: %v", test.resource, test.relation)
 	}
 }
 
@@ -143,9 +140,7 @@ func TestVisitStreamsPages(t *testing.T) {
 				break
 			}
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("scope %v: %q, want %q", test.scope, got, test.want)
-		}
+		check.EqualSlices(t, got, test.want, "scope %v: %q", test.scope)
 	}
 }
 

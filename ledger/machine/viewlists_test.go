@@ -183,9 +183,7 @@ func TestReceiptsInPieces(t *testing.T) {
 					wanted = append(wanted, r.Index)
 				}
 			}
-			if !slices.Equal(indexes, wanted) {
-				t.Errorf("below %d, limit %d: %v, want %v", below, limit, indexes, wanted)
-			}
+			check.EqualSlices(t, indexes, wanted, "below %d, limit %d: %v", below, limit)
 		}
 	}
 	check.Is(t, check.Err(f.view().ReceiptAt(1)), ErrCorrupt, "an index of the window without a transaction is damage")

@@ -29,9 +29,7 @@ func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 		{Type: pb.ConfChangeAddLearnerNode.Enum(), NodeId: &id},
 	}}
 	_, change, err := pb.MarshalConfChange(joins)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	entries := []segment.Entry{
 		{Index: 11, Term: 3, Kind: core.KindCommand, Data: []byte("a")},
 		{Index: 12, Term: 4, Kind: core.KindCommand}, // the leader's first entry of the term
@@ -112,9 +110,7 @@ func TestAloneSurvivesKills(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(dir, segmentsDir)); err == nil {
 			out, err := ReadOutline(dir, o.Identity)
-			if err != nil {
-				t.Fatalf("step %d left %v", steps, err)
-			}
+			must.Do(t, err, "step %d left", steps)
 			if len(out.Members.Voters) == 3 {
 				old++
 			} else {

@@ -98,9 +98,7 @@ func TestCloseBesideTheWrite(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, result, err)
 		}
 	}
-	if got := m.texts(); !slices.Equal(got, []string{"first", "second"}) {
-		t.Errorf("%q", got)
-	}
+	check.EqualSlices(t, m.texts(), []string{"first", "second"}, "%q")
 }
 
 // A small entry that becomes durable while an earlier large one is being applied waits for that one.

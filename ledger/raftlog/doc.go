@@ -25,8 +25,8 @@
 //   - Whatever a node must do to serve is watched by one rule (watch.go). A leader whose log or state machine hangs
 //     is silent after one election timeout and replaced, or no leader any more, within about three, and Stalled names
 //     what hangs: TestStalledLeaderIsReplaced, TestStalledLeaderStepsDown. Until it advances again, the node wins no
-//     election and takes no leadership: TestStalledNodeDoesNotTakeOver. Shorter stalls, and work that is slow and
-//     advances, change nothing: TestHeartbeatsPassASlowDisk.
+//     election and takes no leadership: TestStalledNodeDoesNotTakeOver, TestVotesForAStalledNodeWait in package core.
+//     Shorter stalls, and work that is slow and advances, change nothing: TestHeartbeatsPassASlowDisk.
 //   - What describes a node is read without waiting for its disk or delaying its ticks: TestStatusWaitsForNoDisk.
 //   - A sole voter answers reads after one atomic load, and only in a term in which it has applied everything committed
 //     before; otherwise a node asks a majority: TestClusterReads.

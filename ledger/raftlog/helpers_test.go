@@ -104,9 +104,7 @@ func options(dir string, m *recorder) Options {
 func open(t testing.TB, o Options) *Log {
 	t.Helper()
 	l, err := Open(o)
-	if err != nil {
-		t.Fatalf("Open: %v", err)
-	}
+	must.Do(t, err, "Open")
 	t.Cleanup(func() { _ = l.Close() })
 	must.Do(t, l.Ready(t.Context()), "Ready")
 	return l

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -26,9 +27,7 @@ func TestLogLives(t *testing.T) {
 	}
 	must.Do(t, l.ReadBarrier(t.Context()))
 	closeLog(t, l)
-	if _, err := l.ProposeIn(l.Role().Term, []byte("x")).Wait(); !errors.Is(err, ErrClosed) {
-		t.Errorf("a proposal to a closed log: %v", err)
-	}
+	check.Is(t, check.Err(l.ProposeIn(l.Role().Term, []byte("x")).Wait()), ErrClosed, "a proposal to a closed log")
 	m.durable = m.applied[9]
 	m = m.restarted()
 	l = open(t, options(dir, m))
@@ -95,9 +94,7 @@ func TestTruncate(t *testing.T) {
 		t.Errorf("%d entries, %d bytes since the truncation", len(m.entries), l.BytesSinceTruncate())
 	}
 	must.Do(t, errors.Join(l.Close(), l.Close()))
-	if err := m.truncate(l); !errors.Is(err, ErrClosed) {
-		t.Errorf("truncation of a closed log: %v", err)
-	}
+	check.Is(t, m.truncate(l), ErrClosed, "truncation of a closed log")
 }
 
 // TestLogMustFit: Open refuses a log that does not belong to the state store, one that is missing, and an existing log
@@ -131,9 +128,7 @@ func TestLogMustFit(t *testing.T) {
 		t.Errorf("a log for a state store that is further: %v", err)
 	}
 	o.Checkpoint = Position{}
-	if _, err := Open(o); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a second log: %v", err)
-	}
+	check.Is(t, check.Err(Open(o)), os.ErrExist, "a second log")
 	if _, err := Open(Options{}); err == nil {
 		t.Error("no options were enough")
 	}

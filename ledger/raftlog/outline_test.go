@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -22,9 +23,7 @@ func TestReadOutline(t *testing.T) {
 	base := Position{Index: 10, Term: 3}
 	must.Do(t, CreateAt(o, base, members.Encode(), State{Term: 7, Vote: 2}))
 	files, err := segment.Open(openOptions(o))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	err = files.Append(&State{Term: 8, Vote: 1, Commit: 10}, []segment.Entry{
 		{Index: 11, Term: 3, Kind: core.KindCommand, Data: []byte("a")},
 		{Index: 12, Term: 8, Kind: core.KindCommand, Data: []byte("b")},
@@ -55,9 +54,7 @@ func TestReadOutline(t *testing.T) {
 		{Position{Index: 13, Term: 8}, false}, // nothing follows it
 		{Position{Index: 14, Term: 9}, false},
 	} {
-		if got := out.Ahead(test.at); got != test.want {
-			t.Errorf("ahead of %s: %v", test.at, got)
-		}
+		check.Equal(t, out.Ahead(test.at), test.want, "ahead of %s: %v", test.at)
 	}
 	if after, err := os.ReadFile(name); err != nil || string(after) != string(before) {
 		t.Errorf("the log was changed: %v", err)

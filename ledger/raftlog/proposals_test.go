@@ -135,9 +135,7 @@ func TestFailedMachineGetsNothingMore(t *testing.T) {
 		}
 	}
 	_ = h.Close()
-	if got := m.texts(); !slices.Equal(got, []string{"good", "poison"}) {
-		t.Errorf("applied %q", got)
-	}
+	check.EqualSlices(t, m.texts(), []string{"good", "poison"}, "applied %q")
 }
 
 // An entry that cannot be proposed is refused and is never in the log.

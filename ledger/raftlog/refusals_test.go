@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -95,16 +96,12 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"new", "absent"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s was made: %v", name, err)
-		}
+		check.Is(t, check.Err(os.Stat(filepath.Join(dir, name))), fs.ErrNotExist, "%s was made", name)
 	}
 	// None of it has changed the log.
 	again := &recorder{}
 	open(t, options(used, again))
-	if got := fmt.Sprint(again.texts()); got != "[a b c]" {
-		t.Errorf("it holds %s", got)
-	}
+	check.Equal(t, fmt.Sprint(again.texts()), "[a b c]", "it holds %s")
 }
 
 // A log for the state of another node needs members that can be read: without them the node would not know its peers.
@@ -117,19 +114,13 @@ func TestCreateAtRefuses(t *testing.T) {
 		"no members": new(Members).Encode(), "no voters": (&Members{Highest: 2}).Encode(),
 	} {
 		o := options(filepath.Join(t.TempDir(), "log"), &recorder{})
-		if err := CreateAt(o, at, members, State{}); err == nil || !strings.Contains(err.Error(), "cannot be read") {
-			t.Errorf("%s: %v", what, err)
-		}
-		if _, err := os.Stat(o.Dir); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: a log was made: %v", what, err)
-		}
+		check.ErrorContains(t, CreateAt(o, at, members, State{}), "cannot be read", "%s", what)
+		check.Is(t, check.Err(os.Stat(o.Dir)), fs.ErrNotExist, "%s: a log was made", what)
 	}
 	m := &recorder{durable: at}
 	o := options(filepath.Join(t.TempDir(), "log"), m)
 	must.Do(t, CreateAt(o, at, sound.Encode(), State{}))
-	if err := CreateAt(o, at, sound.Encode(), State{}); !errors.Is(err, os.ErrExist) {
-		t.Errorf("twice: %v", err)
-	}
+	check.Is(t, CreateAt(o, at, sound.Encode(), State{}), os.ErrExist, "twice")
 	if _, err := Open(o); !errors.Is(err, ErrNeedsCluster) || !strings.Contains(err.Error(), "--peer-listen") {
 		t.Errorf("alone: %v", err)
 	}

@@ -270,9 +270,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	release := d.stall("sync")
 	p := l.ProposeIn(l.Role().Term, []byte("two"))
 	for before := l.Writing(); before == 0 || l.Writing() <= before; before = l.Writing() {
-		if t.Context().Err() != nil {
-			t.Fatal("a write that hangs is not seen")
-		}
+		must.Do(t, t.Context().Err(), "a write that hangs is not seen")
 		runtime.Gosched()
 	}
 	select {
@@ -283,9 +281,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	release()
 	must.Get(p.Wait())(t)
 	for l.Writing() != 0 { // ends, because no write is in progress any more
-		if t.Context().Err() != nil {
-			t.Fatal("the write has ended and is still seen")
-		}
+		must.Do(t, t.Context().Err(), "the write has ended and is still seen")
 		runtime.Gosched()
 	}
 }

@@ -141,9 +141,7 @@ func variable(t *testing.T, name string, otherwise uint64) uint64 {
 		return otherwise
 	}
 	v, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	must.Do(t, err, "%s", name)
 	return v
 }
 

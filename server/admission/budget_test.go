@@ -42,9 +42,7 @@ func TestBudgetServesInOrder(t *testing.T) {
 		var served []int
 		for i, n := range []int64{8, 5, 1} {
 			go func() { // ends when it is served
-				if err := b.Acquire(t.Context(), n, 10); err != nil {
-					t.Error(err)
-				}
+				check.Is(t, b.Acquire(t.Context(), n, 10), nil)
 				mu.Lock()
 				defer mu.Unlock()
 				served = append(served, i)

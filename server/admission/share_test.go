@@ -17,9 +17,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	t.Parallel()
 	var r Registry
 	busy, err := r.Of("busy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	busy.used[Requests].TryAcquire(1, 1)
 	for i := range maxRememberedActors + 5 {
 		share := must.Get(r.Of(fmt.Sprint(i)))(t)
@@ -184,9 +182,7 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 		waited := make(chan struct{})
 		go func() { // ends with done; received below
 			next, err := c.Read(t.Context(), p, false)
-			if err != nil {
-				t.Error(err)
-			}
+			check.Is(t, err, nil)
 			next()
 			close(waited)
 		}()

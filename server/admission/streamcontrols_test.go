@@ -70,12 +70,8 @@ func TestStreamHasNoDeadlines(t *testing.T) {
 		w := serveStream(t, streamOptions(t.Context()), nil, func(c *StreamControls, _ *Body) {
 			defer c.Begin()()
 			<-time.After(time.Hour)
-			if err := c.Send(func() error { return nil }); err != nil {
-				t.Error(err)
-			}
-			if err := c.Grow(1 << 30); err != nil {
-				t.Error("a stream without a body has nothing to charge:", err)
-			}
+			check.Is(t, c.Send(func() error { return nil }), nil)
+			check.Is(t, c.Grow(1<<30), nil, "a stream without a body has nothing to charge")
 			c.Whole()
 			c.Release()
 			at = time.Now()
@@ -186,9 +182,7 @@ func TestRequestOfAStreamIsAwaited(t *testing.T) {
 func TestDecodedSizeIsCharged(t *testing.T) {
 	t.Parallel()
 	serveStream(t, streamOptions(t.Context()), strings.NewReader(enveloped(0, "x")), func(c *StreamControls, b *Body) {
-		if _, err := io.ReadFull(b, make([]byte, len(enveloped(0, "x")))); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, check.Err(io.ReadFull(b, make([]byte, len(enveloped(0, "x"))))), nil)
 		share := b.party.Share
 		if err := c.Grow(freeBytes); err != nil || share.used[MessageBytes].Used() != 0 {
 			t.Errorf("a little is free: %v, %d bytes are charged", err, share.used[MessageBytes].Used())

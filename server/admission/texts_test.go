@@ -80,9 +80,7 @@ func TestStoredBytesOfNoServer(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "STORED")
 		must.Do(t, os.WriteFile(path, storedFile(line+"\n"), 0o600))
 		_, err := New(Options{Shares: true, StoredFile: path})
-		if err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%q: %v", line, err)
-		}
+		check.ErrorContains(t, err, path, "%q", line)
 	}
 	path := filepath.Join(t.TempDir(), "STORED")
 	must.Do(t, os.WriteFile(path, storedFile("7 client:a\n"), 0o600)) // the control

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -124,9 +125,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 				all = append(all, v.begin(test.address(test.limit+i), on))
 			}
 			for i, w := range all {
-				if w.isCut() != (i < 3) {
-					t.Errorf("%s: visit %d of %d: cut %t", name, i, len(all), w.isCut())
-				}
+				check.Equal(t, w.isCut(), i < 3, "%s: visit %d of %d: cut %t", name, i, len(all))
 			}
 			mustCount(t, c, Unauthenticated, test.owner, 3)
 			v.end()

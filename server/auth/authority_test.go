@@ -137,9 +137,7 @@ func TestReload(t *testing.T) {
 	}
 	for name, want := range map[string]error{"same": nil, "gone": ErrRevoked,
 		"changed": ErrChanged, "rotated": ErrRevoked, "token": nil} {
-		if got := credentials[name].Check(); !errors.Is(got, want) {
-			t.Errorf("%s: got %v, want %v", name, got, want)
-		}
+		check.Is(t, credentials[name].Check(), want, "%s", name)
 	}
 	for text, want := range map[string]bool{same: true, gone: false, changed: true,
 		rotated: false, fresh: true, token: true} {

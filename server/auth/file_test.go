@@ -126,10 +126,7 @@ func TestFileModes(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Open(t.TempDir(), Options{Logger: quiet()}); err == nil ||
-		!strings.Contains(err.Error(), "regular file") {
-		t.Error("a directory:", err)
-	}
+	check.ErrorContains(t, check.Err(Open(t.TempDir(), Options{Logger: quiet()})), "regular file", "a directory")
 }
 
 // TestExampleFile keeps the file that users copy from rotting.
@@ -159,9 +156,7 @@ func TestExampleFile(t *testing.T) {
 func TestAppendKey(t *testing.T) {
 	t.Parallel()
 	_, hash, err := NewKey("new")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	entry := &Entry{ID: "new", Hash: hash, Role: "writer", Scopes: []string{"acme/main", "*"},
 		ClientIDs: []string{"till-*"}, Expires: "2027-01-31T00:00:00Z"}
 	example := must.Get(os.ReadFile("testdata/auth.yaml"))(t)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -130,9 +131,7 @@ func FuzzAppendKey(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	_, hash, err := NewKey("added")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Do(f, err)
 	added := &Entry{ID: "added", Hash: hash, Role: "reader", Scopes: []string{"*"}}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		changed, err := AppendKey("auth.yaml", content, added)
@@ -147,9 +146,7 @@ func FuzzAppendKey(f *testing.F) {
 		if err != nil {
 			return // it had no keys, which is a mistake only in a file that is used
 		}
-		if len(after.keys) != len(before.keys)+1 {
-			t.Errorf("%d keys became %d", len(before.keys), len(after.keys))
-		}
+		check.Equal(t, len(after.keys), len(before.keys)+1, "%d keys became %d", len(before.keys))
 		for id, k := range before.keys {
 			if other := after.keys[id]; other == nil || !k.same(other) {
 				t.Errorf("the key %q changed: %q became %q", id, content, changed)

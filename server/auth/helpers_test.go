@@ -56,9 +56,7 @@ func (a *Authority) rewrite(t testing.TB, content string) {
 func newKey(t testing.TB, id, rest string) (key, entry string) {
 	t.Helper()
 	key, hash, err := NewKey(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return key, fmt.Sprintf("- {id: %s, hash: %q, %s}\n", id, hash, rest)
 }
 

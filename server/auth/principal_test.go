@@ -30,9 +30,7 @@ func TestPrincipalDecisions(t *testing.T) {
 	} {
 		g := must.Get(newGrant(role, []string{"acme/main"}, []string{"*"}))(t)
 		c := &Credential{actor: "client:a", grant: g}
-		if got := principalDecisions(c, in, out); got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", role, got, want)
-		}
+		check.Equal(t, principalDecisions(c, in, out), want, "%s:\ngot %s", role)
 	}
 	const none = "act ......  inspect ......  settle ......"
 	check.Equal(t, principalDecisions(nil, in, out), none, "without a credential: %s")
@@ -199,9 +197,7 @@ func TestOpenWithoutALogger(t *testing.T) {
 		"absent.yaml": "no such file", "empty.yaml": "is empty", "large.yaml": "more than",
 	} {
 		_, err := Open(dir+"/"+name, Options{Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %q", name, err, says)
-		}
+		check.ErrorContains(t, err, says, "%s", name)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -112,8 +113,6 @@ func TestRedirect(t *testing.T) {
 		if answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != Path {
 			t.Errorf("/ with %v: %d to %q", header, answer.StatusCode, answer.Header.Get("Location"))
 		}
-		if got := get(t, h, "/other", header).StatusCode; got != http.StatusNotFound {
-			t.Errorf("/other with %v: %d", header, got)
-		}
+		check.Equal(t, get(t, h, "/other", header).StatusCode, http.StatusNotFound, "/other with %v: %d", header)
 	}
 }

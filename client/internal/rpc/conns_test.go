@@ -2,12 +2,12 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -27,18 +27,12 @@ func TestConnectionsEndWithTheirClient(t *testing.T) {
 		t.Error("a connection that was closed is kept")
 	}
 	end()
-	if _, err := dial(t.Context(), "tcp", address); !errors.Is(err, failure.ErrClosed) {
-		t.Errorf("want a late dial refused, got %v", err)
-	}
+	check.Is(t, check.Err(dial(t.Context(), "tcp", address)), failure.ErrClosed, "want a late dial refused")
 	for range 3 {
 		// Each is closed on the other side; a leak would leave the read waiting.
 		conn := must.Get(listener.Accept())(t)
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("want the peer to see the end, got %v", err)
-		}
+		check.Is(t, check.Err(conn.Read(make([]byte, 1))), io.EOF, "want the peer to see the end")
 		_ = conn.Close()
 	}
-	if _, err := open.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("want the connection closed, got %v", err)
-	}
+	check.Is(t, check.Err(open.Write([]byte("x"))), net.ErrClosed, "want the connection closed")
 }

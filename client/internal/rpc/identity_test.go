@@ -83,9 +83,7 @@ func TestServersHaveOneLedger(t *testing.T) {
 				f.down = test.then
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				if err := status(ctx, c); !errors.Is(err, test.want) {
-					t.Errorf("got %v, want %v", err, test.want)
-				}
+				check.Is(t, status(ctx, c), test.want)
 				if test.asked != "" && f.asked.String() != test.asked || f.done.String() != test.done {
 					t.Errorf("asked were %q, want %q; done by %q, want %q", f.asked.String(), test.asked,
 						f.done.String(), test.done)

@@ -40,9 +40,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		if err == nil {
 			_ = c.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), "client: "+test.says) {
-			t.Errorf("%s: want %q, got %v", name, test.says, err)
-		}
+		check.ErrorContains(t, err, "client: "+test.says, "%s: want %q", name, test.says)
 	}
 }
 
@@ -99,9 +97,7 @@ func TestARenewalIsAllowedOnce(t *testing.T) {
 		if step.fails {
 			broken = errors.New("broken")
 		}
-		if got := r.Allows(t.Context(), o, step.old, step.err); got != step.want {
-			t.Errorf("%s: %v", step.what, got)
-		}
+		check.Equal(t, r.Allows(t.Context(), o, step.old, step.err), step.want, "%s: %v", step.what)
 	}
 	if new(TokenRenewal).Allows(t.Context(), new(Options), "", refused) {
 		t.Error("a Client without tokens repeats a refused call")
@@ -114,9 +110,7 @@ func TestCloseWaitsForItsGoroutines(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c, err := New(Options{Server: "127.0.0.1:1"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			ended, release := false, make(chan struct{})
 			c.Go(func() { // ends with the Client, or with the test
 				<-c.Context().Done()

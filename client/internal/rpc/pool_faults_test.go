@@ -202,9 +202,7 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 			body := io.NopCloser(test.body)
 			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x", body))(t)
 			r.ContentLength = test.length
-			if _, err := p.RoundTrip(r); err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("want an error with %q, got %v", test.says, err)
-			}
+			check.ErrorContains(t, check.Err(p.RoundTrip(r)), test.says, "want an error with")
 			if s.calls.Load() != 0 || p.idleCount() != 0 || len(p.places) != 0 {
 				t.Errorf("%d calls arrived, %d connections are kept, %d places taken", s.calls.Load(), p.idleCount(),
 					len(p.places))
@@ -354,9 +352,7 @@ func TestAClosedPool(t *testing.T) {
 	s := &peer{answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"}
 	p := s.pool(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x", strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	answer := must.Get(p.RoundTrip(r))(t)
 	p.close()
 	text, err := io.ReadAll(answer.Body)

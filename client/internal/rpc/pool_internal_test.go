@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -82,9 +83,7 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 		if err := p.call(t.Context()); err == nil {
 			t.Error("want an error")
 		}
-		if waited := time.Since(began); waited != answerTimeout {
-			t.Errorf("the connection was closed after %v", waited)
-		}
+		check.Equal(t, time.Since(began), answerTimeout, "the connection was closed after %v")
 		if err := p.call(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
 			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(),
 				len(p.places))

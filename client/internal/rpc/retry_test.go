@@ -3,6 +3,8 @@ package rpc
 import (
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestBackoffGrowsWithinItsBounds and honours the server's retry_after, up to a limit.
@@ -14,12 +16,8 @@ func TestBackoffGrowsWithinItsBounds(t *testing.T) {
 			t.Errorf("attempt %d waits %v, want between %v and %v", attempt, d, ceiling/2, ceiling)
 		}
 	}
-	if d := Backoff(0, 5*time.Second); d != 5*time.Second {
-		t.Errorf("a retry_after of 5 s became %v", d)
-	}
-	if d := Backoff(0, 24*time.Hour); d != retryAfterMax {
-		t.Errorf("a retry_after of a day became %v, want %v", d, retryAfterMax)
-	}
+	check.Equal(t, Backoff(0, 5*time.Second), 5*time.Second, "a retry_after of 5 s became %v")
+	check.Equal(t, Backoff(0, 24*time.Hour), retryAfterMax, "a retry_after of a day became %v")
 }
 
 // TestBackoffAmongServers stays short for as long as an election takes many times over, and grows after that: a
@@ -43,8 +41,6 @@ func TestBackoffAmongServers(t *testing.T) {
 		if wait := c.Backoff(1000, 0); wait < backoffMax/2 {
 			t.Errorf("after 1,000 attempts, one of %d servers waits %v", servers+1, wait)
 		}
-		if wait := c.Backoff(0, 7*time.Second); wait != 7*time.Second {
-			t.Errorf("the wait that the server asks for became %v", wait)
-		}
+		check.Equal(t, c.Backoff(0, 7*time.Second), 7*time.Second, "the wait that the server asks for became %v")
 	}
 }

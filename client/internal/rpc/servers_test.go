@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -78,9 +79,7 @@ func TestMovingBetweenServers(t *testing.T) {
 		current := names[0]
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			from := s.use()
-			if from.Host() != current {
-				t.Fatalf("in use is %s, want %s", from.Host(), current)
-			}
+			must.Equal(t, from.Host(), current, "in use is %s")
 			leader := rapid.SampledFrom([]string{"", "a:1", "c:1", "x:9", "http://y:9", "https://z:9", "::",
 				"b:1"}).Draw(t, "leader")
 			late := rapid.Bool().Draw(t, "twice")
@@ -215,12 +214,8 @@ func TestHowOftenACallIsSent(t *testing.T) {
 			if repeats := int32(c.Counters.CallRepeats.Load()); repeats < test.calls-1 {
 				t.Errorf("%s: %d repeats are counted of %d calls", name, repeats, test.calls)
 			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := status(t.Context(), c); !errors.Is(err, failure.ErrClosed) {
-				t.Errorf("%s: a call of a closed Client: %v", name, err)
-			}
+			check.Is(t, c.Close(), nil)
+			check.Is(t, status(t.Context(), c), failure.ErrClosed, "%s: a call of a closed Client", name)
 		})
 	}
 }
@@ -241,9 +236,7 @@ func TestTheEndOfAPause(t *testing.T) {
 			if end == "client" {
 				synctest.Wait()
 				want = failure.ErrClosed
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				check.Is(t, c.Close(), nil)
 			}
 			if err := <-done; !errors.Is(err, want) || !errors.Is(err, failure.ErrUnavailable) {
 				t.Errorf("%s: %v", end, err)
@@ -300,9 +293,7 @@ func TestWritersEndWithTheirClient(t *testing.T) {
 	if err := c.Shutdown(t.Context()); made != 1 || w.shutdowns != 1 || w.closes != 1 || !errors.Is(err, w.closed) {
 		t.Errorf("made %d times, %d shutdowns, %d closes, %v", made, w.shutdowns, w.closes, err)
 	}
-	if _, err := c.Writers(func() Writers { return w }); !errors.Is(err, failure.ErrClosed) {
-		t.Errorf("a Writer of a closed Client: %v", err)
-	}
+	check.Is(t, check.Err(c.Writers(func() Writers { return w })), failure.ErrClosed, "a Writer of a closed Client")
 	if c.Context().Err() == nil {
 		t.Error("the context of a closed Client goes on")
 	}

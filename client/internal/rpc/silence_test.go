@@ -81,9 +81,7 @@ func TestASilentServerIsLeft(t *testing.T) {
 				called := func(host string) { calls.WriteString(host) }
 				s := &stopped{silent: test.silent, slow: test.slow, calls: called}
 				c, err := New(Options{Server: test.servers, HTTPClient: &http.Client{Transport: s}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				defer func() { _ = c.Close() }()
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second+time.Millisecond)
 				defer cancel()

@@ -18,6 +18,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
@@ -256,9 +257,7 @@ func TestWritesToAServerOfHTTP2Alone(t *testing.T) {
 		t.Errorf("%d writes arrived", n)
 	}
 	e.noHTTP1 = time.Now().Add(-time.Second) // the server was updated, perhaps
-	if _, err := e.Write(t.Context(), connect.NewRequest(someWrite(1))); err != nil {
-		t.Error(err)
-	}
+	check.Is(t, check.Err(e.Write(t.Context(), connect.NewRequest(someWrite(1)))), nil)
 }
 
 // TestAnAttemptThatWasNotSent is sealed: a transport that still holds the request can send nothing of it any more.
@@ -273,9 +272,7 @@ func TestAnAttemptThatWasNotSent(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if sent := a.sent(); sent != read {
-				t.Errorf("%s: sent is %v", name, sent)
-			}
+			check.Equal(t, a.sent(), read, "%s: sent is %v", name)
 			n, err := body.Read(make([]byte, 1))
 			if read != (err == nil) || read != (n == 1) || !read && !errors.Is(err, errSealed) {
 				t.Errorf("%s: a read after that: %d, %v", name, n, err)
@@ -291,9 +288,7 @@ func TestARequestThatIsSentAgain(t *testing.T) {
 		a := new(Attempt)
 		r, err := http.NewRequestWithContext(WithAttempt(t.Context(), a), http.MethodPost, "http://a/",
 			bytes.NewReader([]byte("body")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		gone := errors.New("gone")
 		_, err = attempts{endpoint: new(Endpoint), do: func(r *http.Request) (*http.Response, error) {
 			if second {
@@ -340,25 +335,17 @@ func TestStreamsThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the vault is closed")
 	c, err := New(Options{Server: "127.0.0.1:1", Token: func(context.Context) (string, error) { return "", broken }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Endpoint().OpenStream(t.Context()); !errors.Is(err, broken) {
-		t.Errorf("without a token: %v", err)
-	}
+	must.Do(t, err)
+	check.Is(t, check.Err(c.Endpoint().OpenStream(t.Context())), broken, "without a token")
 	_ = c.Close()
 	if c, err = New(Options{Server: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if _, err := c.Endpoint().OpenStream(t.Context()); !errors.Is(err, failure.ErrUnavailable) {
-		t.Errorf("nobody listens: %v", err)
-	}
+	check.Is(t, check.Err(c.Endpoint().OpenStream(t.Context())), failure.ErrUnavailable, "nobody listens")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Endpoint().OpenStream(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("the caller went away: %v", err)
-	}
+	check.Is(t, check.Err(c.Endpoint().OpenStream(ctx)), context.Canceled, "the caller went away")
 	if e := c.Endpoint(); e.isRefused(&e.noUpgrade) {
 		t.Error("a server that was not reached is said not to upgrade")
 	}

@@ -57,9 +57,7 @@ func TestChildEnds(t *testing.T) {
 			t.Parallel()
 			o, failed := script(t, test.lines)
 			p, err := Start(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			err = test.end(t.Context(), p)
 			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 				t.Errorf("want an error with %q, got %v", test.says, err)
@@ -84,9 +82,7 @@ func TestChildDoesNotEnd(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("does not settle"))
 	for name, end := range map[string]func(context.Context) error{"finish": p.Finish, "stop": p.Stop} {
-		if err := end(ctx); err == nil || !strings.Contains(err.Error(), "child does not settle") {
-			t.Errorf("%s: want an error that says so, got %v", name, err)
-		}
+		check.ErrorContains(t, end(ctx), "child does not settle", "%s: want an error that says so", name)
 	}
 }
 

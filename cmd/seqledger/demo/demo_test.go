@@ -31,9 +31,7 @@ func TestOptionsValidate(t *testing.T) {
 		{Options{Program: "x", Clients: 33}, "33 clients"},
 		{Options{Program: "x", Clients: -1}, "-1 clients"},
 	} {
-		if err := test.options.Validate(); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%+v: want an error about %q, got %v", test.options, test.says, err)
-		}
+		check.ErrorContains(t, test.options.Validate(), test.says, "%+v: want an error about", test.options)
 	}
 }
 

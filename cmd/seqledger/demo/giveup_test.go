@@ -23,9 +23,7 @@ func TestPayGivesUp(t *testing.T) {
 			stop := make(chan struct{})
 			close(stop)
 			l, err := payments.OpenLog(filepath.Join(dir, logName), false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if plain { // something to settle
 				err = l.Intend(&payments.Payment{Tag: "a/1", Cents: 1})
 			}

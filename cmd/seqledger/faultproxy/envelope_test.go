@@ -3,7 +3,6 @@ package faultproxy_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -41,9 +40,7 @@ func TestReadEnvelope(t *testing.T) {
 					t.Fatalf("want %x, got %x (%v)", one, got, err)
 				}
 			}
-			if _, err := faultproxy.ReadEnvelope(input); !errors.Is(err, test.end) {
-				t.Errorf("want the error %v, got %v", test.end, err)
-			}
+			check.Is(t, check.Err(faultproxy.ReadEnvelope(input)), test.end, "want the error")
 		})
 	}
 }

@@ -24,9 +24,7 @@ func TestExchange(t *testing.T) {
 	got := make(chan received, 1)
 	server := listen(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 		got <- received{r.URL.String(), string(body), r.ContentLength, r.Header}
 		w.Header().Set("Kept", "yes")
 		w.WriteHeader(http.StatusTeapot)

@@ -112,9 +112,7 @@ func TestFaultsOfCalls(t *testing.T) {
 				want = append(want, "after 1")
 			}
 			mu.Lock()
-			if !slices.Equal(order, want) {
-				t.Errorf("%v, want %v", order, want)
-			}
+			check.EqualSlices(t, order, want)
 			mu.Unlock()
 			n, err := p.Release(t.Context())
 			if err != nil || n != test.afterward-test.arrives || len(s.arrived()) != test.afterward {

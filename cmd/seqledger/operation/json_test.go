@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -110,9 +111,7 @@ func FuzzOperationFlags(f *testing.F) {
 			t.Errorf("%d flags made %d operations", len(flags.list), len(operations))
 		}
 		for _, operation := range operations {
-			if err := Check(operation); err != nil {
-				t.Errorf("%q made %v: %v", text, operation, err)
-			}
+			check.Is(t, Check(operation), nil, "%q made %v", text, operation)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -86,7 +87,5 @@ func TestMistakes(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "large")
 	must.Do(t, os.WriteFile(path, make([]byte, maxConfig+1), 0o600))
-	if _, err := ReadConfig(path, Times{}); err == nil || !strings.Contains(err.Error(), "1 MiB") {
-		t.Error(err)
-	}
+	check.ErrorContains(t, check.Err(ReadConfig(path, Times{})), "1 MiB")
 }

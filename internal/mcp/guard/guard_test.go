@@ -96,9 +96,7 @@ func TestWhatAPersonHasStored(t *testing.T) {
 		check.Equal(t, string(c.replay([]byte(stored), false)), `{"jsonrpc":"2.0","id":7,"`+member+`":`+want+`}`,
 			"%s: got %s", stored)
 	}
-	if got := string(c.replay([]byte("no"), true)); !strings.Contains(got, `"isError":true`) {
-		t.Error(got)
-	}
+	check.Contains(t, string(c.replay([]byte("no"), true)), `"isError":true`)
 }
 
 // Many concurrent equal calls run the tool once, and all get its result.

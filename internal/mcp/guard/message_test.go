@@ -309,9 +309,7 @@ func TestMarksAreAddedOnce(t *testing.T) {
 		}
 		text := must.Get(json.Marshal(object))(t)
 		once, err := mark(text, "_meta", metaReplayed)
-		if err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		must.Do(t, err, "%s", text)
 		twice, err := mark(once, "_meta", metaReplayed)
 		if err != nil || string(twice) != string(once) {
 			t.Fatalf("%s became %s and then %s, %v", text, once, twice, err)
@@ -422,9 +420,7 @@ func TestCallsThatAreTheSame(t *testing.T) {
 		`{"order":[{"id":1}]}`,
 	} {
 		_, _, err := identify(one, "", nothing)
-		if err == nil || !strings.Contains(err.Error(), "/order/id is missing") {
-			t.Errorf("%s does not tell calls apart: %v", nothing, err)
-		}
+		check.ErrorContains(t, err, "/order/id is missing", "%s does not tell calls apart", nothing)
 	}
 	for _, value := range []string{`0`, `false`, `"0"`, `[null,1]`, `{"a":true}`} {
 		if _, _, err := identify(one, "", `{"order":{"id":`+value+`}}`); err != nil {

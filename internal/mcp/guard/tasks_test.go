@@ -106,9 +106,7 @@ func TestGuardedToolsAreNoTasks(t *testing.T) {
 			t.Errorf("%d tasks: %s", s.tasks, answer)
 		}
 	}
-	if answer := send(toolCall("look", `,"task":{}`)); !strings.Contains(answer, "t1") {
-		t.Error(answer)
-	}
+	check.Contains(t, send(toolCall("look", `,"task":{}`)), "t1")
 	listed := send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	for _, want := range []string{
 		`"name":"charge","execution":{"taskSupport":"forbidden","x":1}`, `"name":"look","execution":{"taskSupport":"optional"}`,
@@ -128,9 +126,7 @@ func TestTaskHandlesAreNotStored(t *testing.T) {
 	t.Parallel()
 	s := &taskServer{always: true}
 	send := startTasks(t, s, io.Discard)
-	if answer := send(toolCall("charge", "")); !strings.Contains(answer, `"taskId":"t1"`) {
-		t.Error(answer)
-	}
+	check.Contains(t, send(toolCall("charge", "")), `"taskId":"t1"`)
 	if answer := send(toolCall("charge", "")); s.tasks != 1 || strings.Contains(answer, "taskId") ||
 		!strings.Contains(answer, "outcome-unknown") {
 		t.Errorf("%d tasks: %s", s.tasks, answer)
@@ -175,9 +171,7 @@ func TestIgnoredKeysAreTold(t *testing.T) {
 		`{"code":1,"message":"no","data":"text"}`:  `"data":"text"}`,
 	} {
 		send := startTasks(t, &taskServer{fault: fault}, io.Discard)
-		if answer := send(toolCall("look", `,"_meta":{"`+MetaKey+`":"k"}`)); !strings.Contains(answer, want) {
-			t.Errorf("%s: %s", fault, answer)
-		}
+		check.Contains(t, send(toolCall("look", `,"_meta":{"`+MetaKey+`":"k"}`)), want, "%s", fault)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -135,9 +136,7 @@ func TestBadCallsOfAnAgent(t *testing.T) {
 		default:
 			text = result.Content[0].(*mcp.TextContent).Text
 		}
-		if !strings.Contains(text, test.says) {
-			t.Errorf("%s %s: it says %q, want %q", test.tool, test.arguments, text, test.says)
-		}
+		check.Contains(t, text, test.says, "%s %s: it says", test.tool, test.arguments)
 	}
 }
 
@@ -154,9 +153,7 @@ func TestRefusalsReachTheAgent(t *testing.T) {
 	if err != nil || !result.IsError {
 		t.Fatalf("%+v, %v", result, err)
 	}
-	if text := result.Content[0].(*mcp.TextContent).Text; !strings.Contains(text, "Correct operations[0].key") {
-		t.Errorf("it says %q", text)
-	}
+	check.Contains(t, result.Content[0].(*mcp.TextContent).Text, "Correct operations[0].key")
 }
 
 // credentials is a ledger that notes with which credential it is called.

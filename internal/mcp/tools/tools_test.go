@@ -122,9 +122,7 @@ func over(t *testing.T, a *api, attempts int) *tools {
 		Server: "127.0.0.1", HTTPClient: &http.Client{Transport: a}, MaxAttempts: attempts,
 	}))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, c.Close(), nil)
 	})
 	return &tools{Options{
 		Client: c, Scope: &seqledgerv1.Scope{Organization: "own", Vault: "v"}, Namespace: "home", Timeout: time.Minute,
@@ -167,9 +165,7 @@ func TestEveryAnswerSaysWhatToDo(t *testing.T) {
 // TestAdviceOnErrors checks that the advice on a failure claims no more than the client knows.
 func TestAdviceOnErrors(t *testing.T) {
 	t.Parallel()
-	if advise(nil) != nil {
-		t.Error("no error has no advice")
-	}
+	check.Is(t, advise(nil), nil, "no error has no advice")
 	of := func(code seqledgerv1.WriteErrorCode) *failure.Error {
 		return failure.FromStream(&seqledgerv1.WriteError{Code: code, Field: "ttl"})
 	}
@@ -252,9 +248,7 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%q: the error does not say that nothing was done: %v", name, err)
 		}
 	}
-	if _, err := new(tools).scope(""); err == nil || !strings.Contains(err.Error(), "scope is missing") {
-		t.Errorf("no scope at all: %v", err)
-	}
+	check.ErrorContains(t, check.Err(new(tools).scope("")), "scope is missing", "no scope at all")
 }
 
 // TestOwnership checks that a call passes on what reserve returned, or does nothing.

@@ -4,6 +4,8 @@ package check
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // test is what [testing.TB] and the test of package rapid have in common.
@@ -30,6 +32,30 @@ func Is(t test, err, want error, about ...any) {
 	}
 }
 
+// Contains fails the test unless a text has a part. about is as that of [Is].
+func Contains(t test, text, part string, about ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Error(Lack(text, part, about...))
+	}
+}
+
+// ErrorContains fails the test unless there is an error whose text has a part. about is as that of [Is].
+func ErrorContains(t test, err error, part string, about ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Error(Lack(fmt.Sprint(err), part, about...))
+	}
+}
+
+// EqualSlices fails the test if two slices differ. about is as that of [Equal].
+func EqualSlices[E comparable](t test, got, want []E, about ...any) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Error(Difference(got, want, about...))
+	}
+}
+
 // Err returns the error of two results.
 func Err[T any](_ T, err error) error { return err }
 
@@ -39,6 +65,11 @@ func Before(text string, about ...any) string {
 		return text
 	}
 	return fmt.Sprintf(about[0].(string), about[1:]...) + ": " + text
+}
+
+// Lack is what [Contains] says.
+func Lack(text, part string, about ...any) string {
+	return Before(fmt.Sprintf("got %q, want %q in it", text, part), about...)
 }
 
 // Difference is what [Equal] says.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +45,30 @@ func Get[T any](value T, err error) func(test) T {
 func Equal[T comparable](t test, got, want T, about ...any) {
 	t.Helper()
 	if got != want {
+		t.Fatal(check.Difference(got, want, about...))
+	}
+}
+
+// Contains ends the test unless a text has a part. about is as that of [check.Is].
+func Contains(t test, text, part string, about ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Fatal(check.Lack(text, part, about...))
+	}
+}
+
+// ErrorContains ends the test unless there is an error whose text has a part. about is as that of [check.Is].
+func ErrorContains(t test, err error, part string, about ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Fatal(check.Lack(fmt.Sprint(err), part, about...))
+	}
+}
+
+// EqualSlices ends the test if two slices differ. about is as that of [check.Equal].
+func EqualSlices[E comparable](t test, got, want []E, about ...any) {
+	t.Helper()
+	if !slices.Equal(got, want) {
 		t.Fatal(check.Difference(got, want, about...))
 	}
 }

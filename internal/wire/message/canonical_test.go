@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -124,9 +125,7 @@ func TestOneFormOfEachField(t *testing.T) {
 	} {
 		m := goldenTransaction(t)
 		test.change(m)
-		if _, err := CanonicalTransaction(m); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: got %v, want %q", name, err, test.says)
-		}
+		check.ErrorContains(t, check.Err(CanonicalTransaction(m)), test.says, "%s", name)
 	}
 	if _, err := CanonicalHeader(&seqledgerv1.BlockHeader{CommittedAt: new(timestamppb.Timestamp)}); err == nil ||
 		!strings.Contains(err.Error(), "committed_at is no time") {

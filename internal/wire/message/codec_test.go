@@ -180,9 +180,7 @@ func TestCodecRefusesTextThatIsNotUTF8(t *testing.T) {
 			return
 		}
 		data, err := m.MarshalVT() // package proto would not
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
+		must.Do(t, err)
 		if err := (Codec{}).Unmarshal(data, new(seqledgerv1.WriteStreamResponse)); err == nil {
 			t.Fatalf("taken: %v", m)
 		}

@@ -74,9 +74,7 @@ func (d *disk) transact(t *rapid.T) {
 func (d *disk) open(t *rapid.T) {
 	pages, m := d.read(t)
 	s, err := Open(d.sumsPath(), pages, m, testOptions)
-	if err != nil {
-		t.Fatalf("the checksums are refused: %v", err)
-	}
+	must.Do(t, err, "the checksums are refused")
 	d.sums = s
 	d.keep(t)
 }
@@ -114,9 +112,7 @@ func (d *disk) crash(t *rapid.T) (anew bool) {
 func (d *disk) check(t *rapid.T) {
 	pages, m := d.read(t)
 	live, err := pages.Live(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var used []uint64
 	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 {

@@ -29,9 +29,7 @@ func small(t testing.TB) (pages boltpage.Pages, m boltpage.Meta, sums []byte) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{PageSize: 4096})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := range 2 {
 		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
 			b, err := tx.CreateBucketIfNotExists([]byte("b"))
@@ -46,9 +44,7 @@ func small(t testing.TB) (pages boltpage.Pages, m boltpage.Meta, sums []byte) {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if m, err = boltpage.ReadMeta(bytes.NewReader(content)); err != nil {
 		t.Fatal(err)
 	}

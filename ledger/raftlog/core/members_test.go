@@ -94,9 +94,7 @@ func TestMembersThatAreNone(t *testing.T) {
 		{"a client address that is no text", "no text", Members{Highest: 1, Voters: []uint64{1},
 			Addresses: []Address{{ID: 1, Client: "\xff"}}}},
 	} {
-		if err := test.m.validate(); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v", test.what, err)
-		}
+		check.ErrorContains(t, test.m.validate(), test.says, "%s", test.what)
 		if _, _, err := DecodeMembers(test.m.Encode()); err == nil {
 			t.Errorf("%s: it was read", test.what)
 		}
@@ -198,9 +196,7 @@ func TestMembersAfter(t *testing.T) {
 		}
 		next, err := before.after(c)
 		if test.err != "" {
-			if err == nil || !strings.Contains(err.Error(), test.err) {
-				t.Errorf("%s: %+v, %v", test.what, next, err)
-			}
+			check.ErrorContains(t, err, test.err, "%s: %+v", test.what, next)
 			continue
 		}
 		var peers []string

@@ -141,7 +141,8 @@ type Node struct {
 	applied  segment.Position
 	ready    uint64 // the term in which this node leads and has applied everything from earlier terms
 
-	stalled bool // see SetStalled
+	stalled bool          // see SetStalled
+	votes   []*pb.Message // for this node, received while it is stalled
 
 	proposing bool
 	placed    *segment.Entry // the entry of the current proposal
@@ -304,8 +305,9 @@ func (n *Node) Effects() Effects {
 // steps down because it hears from no majority any more; any other node asks for no votes, and takes no
 // leadership that is transferred to it. It still votes and acknowledges entries if its log is durable, because the
 // others may have no majority without it. For that its clock must advance while it knows a leader: a node whose clock
-// stands still takes the last leader for alive, and refuses its vote. Without a leader the clock stands still, so that
-// a candidate whose own vote is slow to be written does not begin another election meanwhile.
+// stands still takes the last leader for alive, and refuses its vote. Without a leader the clock stands still, and the
+// votes that the node asked for before count once it is not stalled any more: what stalls may be the write of its own
+// vote, and no voter repeats its vote.
 func (n *Node) SetStalled(stalled bool) { n.stalled = stalled }
 
 // Tick advances the node's clock by one step.
@@ -313,6 +315,12 @@ func (n *Node) Tick() error {
 	return n.do(func() error {
 		if n.leaderless++; n.role.Leader != 0 {
 			n.leaderless = 0
+		}
+		if !n.stalled {
+			for _, m := range n.votes {
+				n.step(m)
+			}
+			n.votes = nil
 		}
 		if !n.stalled || n.role.Leader != 0 {
 			n.raft.Tick()
@@ -370,15 +378,22 @@ func (n *Node) Receive(m *pb.Message) error {
 		if n.stalled && elects(m) {
 			return nil
 		}
-		// An error means that the sender is not a member or that the message is out of place. Neither must
-		// stop this node.
-		_ = n.raft.Step(m)
+		n.step(m)
 		return nil
 	})
 }
 
-// elects reports whether a message may make this node stand for election. Votes are not among them: they answer what
-// the node asked before it was stalled, perhaps by the write of its own vote, and a voter does not repeat its vote.
+// step gives the library a message, or keeps it if it is a vote for a stalled node.
+func (n *Node) step(m *pb.Message) {
+	if n.stalled && m.GetType() == pb.MsgVoteResp {
+		n.votes = append(n.votes, m)
+		return
+	}
+	// An error means that the sender is not a member or that the message is out of place. Neither must stop this node.
+	_ = n.raft.Step(m)
+}
+
+// elects reports whether a message may make this node stand for election.
 func elects(m *pb.Message) bool {
 	switch m.GetType() {
 	case pb.MsgTimeoutNow, pb.MsgPreVoteResp:
@@ -465,7 +480,7 @@ func (n *Node) installed(s *Snapshot) {
 func (n *Node) respond(messages []*pb.Message) {
 	for _, m := range messages {
 		if m.GetTo() == n.o.ID {
-			_ = n.raft.Step(m)
+			n.step(m)
 		} else {
 			n.send(m)
 		}

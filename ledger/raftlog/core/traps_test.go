@@ -448,9 +448,7 @@ func TestLostReadIsAskedAgain(t *testing.T) {
 		g.tick(two, 1)
 		g.settle()
 	}
-	if !slices.Equal(two.reads, []uint64{8}) {
-		t.Fatalf("reads %v", two.reads)
-	}
+	must.EqualSlices(t, two.reads, []uint64{8}, "reads %v")
 }
 
 // A leader that hears from no majority answers no read, and steps down.
@@ -906,5 +904,35 @@ func TestHesitatingNodeStandsLast(t *testing.T) {
 	}
 	if _, elected := lose(0, 1); elected == 0 {
 		t.Fatal("both hesitate, and neither was elected")
+	}
+}
+
+// A stalled node is not elected by votes that it asked for before, whether its own or another one's comes late. They
+// count once it is not stalled any more, and the others need not vote again.
+func TestVotesForAStalledNodeWait(t *testing.T) {
+	for _, late := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("of node ", late), func(t *testing.T) {
+			g := newGroup(t, 1, 2, 3)
+			g.cutOff(3)
+			h := g.hosts[1]
+			g.hosts[late].held = true
+			g.must(h.Campaign())
+			g.settle()
+			h.SetStalled(true)
+			g.hosts[late].held = false
+			for range 2 * core.DefaultElectionTicks {
+				g.settle()
+				if h.Role().Leads {
+					t.Fatal("it is stalled and was elected")
+				}
+				g.tick(h, 1)
+			}
+			h.SetStalled(false)
+			g.tick(h, 1)
+			g.settle()
+			if role := h.Role(); !role.Leads || role.Term != 2 {
+				t.Fatalf("it is not stalled any more, and the votes do not count: %+v", role)
+			}
+		})
 	}
 }

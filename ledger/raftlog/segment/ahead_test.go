@@ -62,9 +62,7 @@ func TestWritesAhead(t *testing.T) {
 	o.Disk, o.SegmentBytes = d, segmentBytes
 	must.Do(t, segment.Create(o, segment.Checkpoint{}, segment.State{}))
 	l, err := segment.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	index, total := uint64(0), int64(0)
 	add := func(size int) {
 		index++

@@ -207,9 +207,7 @@ func TestTornTail(t *testing.T) {
 		copied := d.Clone()
 		copied.SetBytes(newest, append(slices.Clone(after[:cut]), before[cut:]...))
 		torn, err := segment.Open(options(copied))
-		if err != nil {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
+		must.Do(t, err, "cut at %d", cut)
 		if err := m.differs(torn); err != nil && torn.Last().Index != e.Index {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
@@ -242,9 +240,7 @@ func TestFirstErrorIsFinal(t *testing.T) {
 	for step := 1; ; step++ {
 		d, m := image(t, false)
 		l, err := segment.Open(options(d))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		d.FailAt(step, syscall.EIO)
 		for range 20 {
 			e := segment.Entry{Index: m.last.Index + 1, Term: m.last.Term, Data: make([]byte, 700)}
@@ -281,9 +277,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, false)
 	l, err := segment.Open(options(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	d.SetFree(100)
 	for err == nil {
 		e := segment.Entry{Index: m.last.Index + 1, Term: m.last.Term, Data: make([]byte, 700)}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -92,9 +93,7 @@ func TestKilledProcess(t *testing.T) {
 		}
 		_ = child.Wait()
 		l, err := segment.Open(childOptions(dir))
-		if err != nil {
-			t.Fatalf("life %d: %v", life, err)
-		}
+		must.Do(t, err, "life %d", life)
 		if l.Last().Index < reported || l.State().Commit+1 < reported {
 			t.Fatalf("life %d: it ends at %d with %v, and %d was reported", life, l.Last().Index, l.State(), reported)
 		}
@@ -131,9 +130,7 @@ func TestReadsPassANewSegment(t *testing.T) {
 	o := options(d)
 	o.Disk = slow
 	l, err := segment.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	entry := func(i uint64) []segment.Entry {
 		return []segment.Entry{{Index: i, Term: 1, Data: make([]byte, 3000)}}
 	}
@@ -170,17 +167,13 @@ func TestReadsBesideWrites(t *testing.T) {
 	all.Go(func() { // ends at the last entry
 		for i := uint64(1); i <= last; i++ {
 			entry := segment.Entry{Index: i, Term: 1, Data: make([]byte, 100)}
-			if err := errors.Join(l.Append(nil, []segment.Entry{entry}), l.Sync()); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, errors.Join(l.Append(nil, []segment.Entry{entry}), l.Sync()), nil)
 		}
 	})
 	all.Go(func() { // the same
 		for l.Last().Index < last {
 			if at := l.Last(); at.Index > 0 {
-				if err := l.Truncate(segment.Checkpoint{Position: at}); err != nil {
-					t.Error(err)
-				}
+				check.Is(t, l.Truncate(segment.Checkpoint{Position: at}), nil)
 			}
 		}
 	})

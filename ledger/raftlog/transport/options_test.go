@@ -40,9 +40,7 @@ func TestOptionsThatAreMissing(t *testing.T) {
 		if err == nil {
 			_ = n.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
+		check.ErrorContains(t, err, says)
 	}
 	n := must.Get(New(plain()))(t)
 	must.Do(t, n.Close())
@@ -145,9 +143,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestPeersThatCannotBe(t *testing.T) {
 	t.Parallel()
 	n, err := New(plain())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer func() { _ = n.Close() }()
 	for _, id := range []uint64{0, n.o.ID} {
 		if err := n.SetPeers(map[uint64]string{id: "127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(),

@@ -105,9 +105,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 	l := must.Get(freeport.Listen(t.Context(), address))(t)
 	n.address = l.Addr().String()
 	n.serving.Go(func() { // ends with Close; joined by stop
-		if err := n.Serve(l); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, n.Serve(l), nil)
 	})
 	t.Cleanup(n.stop)
 	return n

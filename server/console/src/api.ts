@@ -2,7 +2,7 @@
 
 import { Code, ConnectError, createClient as connectClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
-import { createClient, LedgerError } from "@seqledger/client";
+import { type Client, createClient, LedgerError } from "@seqledger/client";
 import { AdminService } from "@seqledger/gen/admin_pb";
 import { IdempotencyService } from "@seqledger/gen/idempotency_pb";
 import { LedgerService } from "@seqledger/gen/ledger_pb";
@@ -32,6 +32,22 @@ export const admin = connectClient(AdminService, transport);
 export const records = connectClient(IdempotencyService, transport);
 export const client = createClient({ baseUrl, token: () => key.get(), cleartextToken: true, log: () => {} });
 
+/** once makes calls of a client, which repeats them without end, until the first that fails. */
+export async function once<T>(
+  signal: AbortSignal, ask: (client: Client, options: { signal: AbortSignal }) => Promise<T>,
+): Promise<T> {
+  const failed = new AbortController();
+  const failing: Interceptor = (next) => (request) => next(request).catch((e: unknown) => {
+    failed.abort(e);
+    throw e;
+  });
+  const interceptors = [authorized, failing];
+  await using asking = createClient({
+    baseUrl, transport: createConnectTransport({ baseUrl, useBinaryFormat: true, interceptors }), log: () => {},
+  });
+  return await ask(asking, { signal: AbortSignal.any([signal, failed.signal]) });
+}
+
 /** How long a page that shows the present waits for an answer before it says that there is none. */
 export const pollMs = 5000;
 
@@ -49,14 +65,12 @@ const codes: Record<number, Code> = { 401: Code.Unauthenticated, 403: Code.Permi
 function codeOf(error: unknown): Code | undefined {
   if (error instanceof LedgerError) return error.connectCode;
   if (error instanceof ConnectError) return error.code;
+  if (error instanceof DOMException && error.name === "TimeoutError") return Code.DeadlineExceeded;
   return error instanceof TypeError && /fetch/i.test(error.message) ? Code.Unavailable : undefined;
 }
 
 /** needsKey reports whether the server requires a credential, or a different one. */
 export const needsKey = (error: unknown): boolean => codeOf(error) === Code.Unauthenticated;
-
-/** isDenied reports whether this credential may not see what was asked for. */
-export const isDenied = (error: unknown): boolean => codeOf(error) === Code.PermissionDenied;
 
 // What is said of an error that has no sentence of the server: one of the browser, or of a program before the server.
 const sentences: Partial<Record<Code, string>> = {

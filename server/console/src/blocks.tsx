@@ -6,9 +6,9 @@ import type { Block as BlockMessage } from "@seqledger/gen/types_pb";
 import { newestHeight } from "./newest";
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { client, ledger } from "./api";
-import { bytes, hex, operationText, scopeOf, time, timeOf } from "./format";
-import { Action, Field, Form, Table } from "./parts";
+import { admin, client, ledger, once, pollMs } from "./api";
+import { bytes, hex, numberOf, operationText, scopeOf, time, timeOf } from "./format";
+import { Action, Field, Form, Problem, Table, useEvery } from "./parts";
 
 const pageSize = 50;
 
@@ -28,12 +28,12 @@ export function Blocks(): JSX.Element {
   const back = first > BigInt(pageSize) ? first - BigInt(pageSize) : 1n;
   const show = async (signal: AbortSignal, height: bigint): Promise<void> => {
     setBlock(undefined);
-    setBlock(await client.getBlock(scopeOf(scope), height, { signal }));
+    setBlock(await once(signal, (asking, options) => asking.getBlock(scopeOf(scope), height, options)));
   };
   return (
     <>
       <h1>Blocks</h1>
-      <Form action={(signal) => list(signal, BigInt(from || "1"))} verb="List">
+      <Form action={(signal) => list(signal, numberOf("the height", from || "1"))} verb="List">
         <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
         <Field label="From height" value={from} onValue={setFrom} placeholder="1" />
       </Form>
@@ -107,7 +107,7 @@ export function Follow(): JSX.Element {
   const [rows, setRows] = useState<ComponentChildren[][]>();
   const [seen, setSeen] = useState(0);
   const follow = async (signal: AbortSignal): Promise<void> => {
-    setRows([]);
+    setRows(undefined);
     setSeen(0);
     let latest: ComponentChildren[][] = [];
     let n = 0;
@@ -124,6 +124,7 @@ export function Follow(): JSX.Element {
       });
     };
     const newest = await newestHeight(scopeOf(scope), signal);
+    setRows([]);
     for await (const block of client.watch(scopeOf(scope), { fromHeight: newest > 0n ? newest : 1n, signal })) {
       n += block.transactions.length;
       latest = [...rowsOf(block).reverse(), ...latest].slice(0, shown);
@@ -136,10 +137,19 @@ export function Follow(): JSX.Element {
       <Form action={follow} verb="Follow">
         <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
       </Form>
+      {rows && <Silence />}
       {rows && (
         <Table caption={`${seen} transactions since the last block before; the newest first, at most ${shown}`}
           head={txHead} rows={rows} />
       )}
     </>
   );
+}
+
+/** Silence tells why a server that is followed sends nothing: it does not answer, or takes no writes. */
+function Silence(): JSX.Element {
+  return <Problem error={useEvery(1000, async (signal) => {
+    const { status } = await admin.getStatus({}, { signal, timeoutMs: pollMs });
+    if (status?.node?.notReady) throw new Error(`the server takes no writes: ${status.node.notReady}`);
+  })} />;
 }

@@ -33,6 +33,13 @@ export function scopeOf(text: string): Scope {
   return slash < 0 ? { organization: text } : { organization: text.slice(0, slash), vault: text.slice(slash + 1) };
 }
 
+/** numberOf parses a number that was typed; name is what it is called in the error. */
+export function numberOf(name: string, text: string): bigint {
+  const digits = text.trim();
+  if (/^\d{1,20}$/.test(digits) && BigInt(digits) < 2n ** 64n - 1n) return BigInt(digits);
+  throw new Error(`${name} ${JSON.stringify(text)} is no whole number, or too large`);
+}
+
 const units = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function size(n: number): string {

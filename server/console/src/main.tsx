@@ -80,7 +80,9 @@ function Key({ onChange }: { onChange: () => void }): JSX.Element {
   }
   return (
     <Form action={async (signal) => {
-      key.set(value.trim());
+      const typed = value.trim();
+      if (/[^!-~]/.test(typed)) throw new Error("an API key has visible ASCII characters alone");
+      key.set(typed);
       try {
         await admin.getStatus({}, { signal });
       } catch (e) {

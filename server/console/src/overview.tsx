@@ -36,11 +36,13 @@ export function Overview(): JSX.Element {
   const [last, setLast] = useState<Sample>();
   const [history, setHistory] = useState<Point[]>([]);
   const [answeredAt, setAnsweredAt] = useState("");
+  const all = status !== undefined && seesAll(status);
   const statusError = useEvery(everyMs, async (signal) => {
     setStatus((await admin.getStatus({}, { signal, timeoutMs: pollMs })).status);
     setAnsweredAt(time({ date: new Date() }));
   });
   const error = useEvery(everyMs, async (signal) => {
+    if (!all) return;
     const now = parse(await fetchMetrics(signal), performance.now());
     if (last !== undefined) {
       const value = (name: string): number => now.values.get(`seqledger_${name}`) ?? NaN;
@@ -63,11 +65,11 @@ export function Overview(): JSX.Element {
       <Problem error={statusError} />
       {status && <State status={status} old={statusError === undefined ? undefined : answeredAt} />}
       <Problem error={figuresError} />
-      {status && !seesAll(status) && <p>This credential may not see figures about the whole ledger.</p>}
-      {status && seesAll(status) && <Plots history={history} />}
-      <Members answers={statusError === undefined} />
-      <LastRefusals answers={statusError === undefined} />
-      {status && seesAll(status) && last && <Refusals sample={last} />}
+      {status && !all && <p>This credential may not see figures about the whole ledger.</p>}
+      {all && <Plots history={history} />}
+      {all && <Members answers={statusError === undefined} />}
+      {all && <LastRefusals answers={statusError === undefined} />}
+      {all && last && <Refusals sample={last} />}
     </>
   );
 }

@@ -2,12 +2,13 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { messageOf, needsKey } from "./api";
+import { key, messageOf, needsKey } from "./api";
 
 /** Problem shows an error, or nothing if there is none. */
 export function Problem({ error }: { error: unknown }): JSX.Element | null {
   if (error === undefined) return null;
-  const hint = needsKey(error) ? " Please give an API key above." : "";
+  const ask = key.get() === "" ? " Please give an API key above." : " Please forget the key above, and give another.";
+  const hint = needsKey(error) ? ask : "";
   return <p class="problem" role="alert">{messageOf(error)}{hint}</p>;
 }
 
@@ -176,25 +177,41 @@ function lineOf(values: number[], points: number, highest: number): string {
   return line;
 }
 
-/** useEvery calls an action at intervals while the page is visible, and returns its latest error. */
+const asleep = new Error("this page was in the background and asked for nothing");
+
+/**
+ * useEvery calls an action at intervals while the page is visible, and returns its latest error. A page that comes back
+ * shows what it knew before as old until there is an answer.
+ */
 export function useEvery(ms: number, action: (signal: AbortSignal) => Promise<void>): unknown {
   const [error, setError] = useState<unknown>();
   const latest = useRef(action);
   latest.current = action;
   useEffect(() => {
     const ended = new AbortController();
-    let timer: ReturnType<typeof setTimeout>;
+    let timer: ReturnType<typeof setTimeout> | undefined;
     const turn = async (): Promise<void> => {
+      timer = undefined;
+      let failed: unknown;
       try {
         if (!document.hidden) await latest.current(ended.signal);
-        if (!ended.signal.aborted) setError(undefined);
       } catch (e) {
-        if (!ended.signal.aborted) setError(e);
+        failed = e;
       }
-      if (!ended.signal.aborted) timer = setTimeout(turn, ms);
+      if (ended.signal.aborted) return;
+      setError(document.hidden ? asleep : failed);
+      timer = setTimeout(turn, ms);
     };
+    const turned = (): void => {
+      if (document.hidden) setError(asleep);
+      if (document.hidden || timer === undefined) return; // a turn is under way
+      clearTimeout(timer);
+      void turn();
+    };
+    document.addEventListener("visibilitychange", turned);
     void turn();
     return () => {
+      document.removeEventListener("visibilitychange", turned);
       ended.abort();
       clearTimeout(timer);
     };

@@ -20,12 +20,18 @@ export function Reservations(): JSX.Element {
     }
     setFound(all);
   };
+  // What is settled is in the scope that is shown.
+  const rename = (to: string): void => {
+    setScope(to);
+    setFound(undefined);
+    setChosen(undefined);
+  };
   return (
     <>
       <h1>Reservations</h1>
       <p>Requests with a key whose outcome is open. It needs an admin's credential to see those of all principals.</p>
       <Form action={list} verb="List">
-        <Field label="Scope" value={scope} onValue={setScope} placeholder="acme/main" />
+        <Field label="Scope" value={scope} onValue={rename} placeholder="acme/main" />
       </Form>
       {found && (
         <Table caption={`${found.length} records, the first 200 of each state`}
@@ -36,10 +42,14 @@ export function Reservations(): JSX.Element {
             <button type="button" class="link" onClick={() => setChosen(r)}>choose</button>,
           ])} />
       )}
-      <Settle key={chosen === undefined ? "" : hex(chosen.keyHash)} scope={scope} chosen={chosen} />
+      <Settle key={nameOf(chosen)} scope={scope} chosen={chosen} />
     </>
   );
 }
+
+/** nameOf tells records apart: those of several principals may have the same key. */
+const nameOf = (r: IdempotencyRecord | undefined): string =>
+  r === undefined ? "" : JSON.stringify([r.namespace, r.principal, hex(r.keyHash)]);
 
 /** Settle asks for the key itself, because the ledger has only its hash. */
 function Settle({ scope, chosen }: { scope: string; chosen: IdempotencyRecord | undefined }): JSX.Element {

@@ -5,8 +5,8 @@ import {
 } from "@seqledger/client";
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { client, ledger, messageOf } from "./api";
-import { hex, operationText, scopeOf, scopeText, time } from "./format";
+import { ledger, messageOf, once } from "./api";
+import { hex, numberOf, operationText, scopeOf, scopeText, time } from "./format";
 import { Facts, Field, Form, Problem, Table } from "./parts";
 
 interface Found {
@@ -20,7 +20,7 @@ interface Found {
 }
 
 async function load(txId: string, signal: AbortSignal): Promise<Found> {
-  const answer = await client.getTransactionWithProof(txId, { signal });
+  const answer = await once(signal, (client, options) => client.getTransactionWithProof(txId, options));
   const { transaction, header, proof } = answer;
   const empty = new Uint8Array(0);
   if (globalThis.crypto?.subtle === undefined) {
@@ -56,7 +56,7 @@ export function Transaction({ id }: { id: string }): JSX.Element {
     setFound(await load(txId.trim(), signal));
   };
   const bySequence = async (signal: AbortSignal): Promise<void> => {
-    const wanted = BigInt(sequence);
+    const wanted = numberOf("the sequence", sequence);
     const request = { scope: scopeOf(scope), clientId, includeReceipts: true, receiptsBelow: wanted + 1n };
     const { state } = await ledger.getClientState(request, { signal });
     const receipt = state?.receipts.find((r) => r.sequence === wanted);

@@ -7,7 +7,7 @@ import {
   ListBlocksRequestSchema, ListBlocksResponseSchema, WatchRequestSchema,
 } from "../../src/gen/seqledger/v1/ledger_pb.js";
 import { append, createClient, setEntity, type Writer } from "../../src/index.js";
-import { startLedger } from "../support.js";
+import { Ledger, startLedger } from "../support.js";
 import { browser, fill, look, open, press, scope, visit } from "./console.js";
 
 const refusalsOf = (page: Page): Locator =>
@@ -160,6 +160,12 @@ browser("a scope is followed from its last block on, which is found with a few c
   await writer.write([append("sale 61")]);
   await page.getByText("append sale 61", { exact: true }).waitFor();
   assert.equal(await page.locator("tbody tr").count(), 2);
+  assert.equal(await page.getByRole("alert").count(), 0);
+  await ledger.kill();
+  await page.getByRole("alert").getByText("The server does not answer.").waitFor();
+  const restarted = await Ledger.start(ledger.data, ledger.address);
+  t.after(() => restarted.kill());
+  await page.waitForFunction(() => document.querySelector("[role=alert]") === null);
 
   // Only the end of a long chain is read; here a scripted server provides it.
   let before = -1n; // where the page followed before: it may ask once more until it is gone
