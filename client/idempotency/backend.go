@@ -255,7 +255,8 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 	}
 	command := keyed.Command{
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
-		Lease: int64(r.Lease), TTL: int64(r.TTL), ForgetAfter: int64(r.ForgetAfter), Policy: keyed.Policy(r.OnLeaseExpired),
+		Lease: int64(r.Lease), TTL: int64(r.TTL), ForgetAfter: int64(r.ForgetAfter),
+		Policy: keyed.Policy(r.OnLeaseExpired),
 	}
 	// Resolve the validity once, so that waiting does not extend it.
 	validUntil := int64(0)

@@ -308,7 +308,7 @@ func TestMiddlewarePolicy(t *testing.T) {
 	})
 }
 
-// A key that is remembered for longer than its response runs once: later repeats are told that the response has expired.
+// A key that is remembered for longer than its response runs once: later repeats are told that the response is gone.
 func TestMiddlewareExpired(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,8 @@ func TestMiddlewareExpired(t *testing.T) {
 		s.refused(s.send(), http.StatusGone, idempotency.CodeExpired, idempotency.Reconcile, 1)
 		pass(100 * 365 * 24 * time.Hour)
 		s.refused(s.send(), http.StatusGone, idempotency.CodeExpired, idempotency.Reconcile, 1)
-		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		other := s.send(body("{}"))
+		s.refused(other, http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
 		policy := must.Get(io.ReadAll(s.send(func(r *http.Request) {
 			r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency"
 		}).Body))(t)

@@ -115,7 +115,8 @@ func apiRecord(
 		Scope: scope, Namespace: of.Namespace, Principal: of.Principal, KeyHash: of.KeyHash[:],
 		State: apiState(r.State),
 		Token: r.Token, Attempts: r.Attempts, LeaseExpiresAt: at(r.LeaseExpires), CreatedAt: at(r.Created),
-		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), ForgottenAt: at(r.Forgotten), Response: r.Response, Checkpoint: r.Checkpoint,
+		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), ForgottenAt: at(r.Forgotten),
+		Response: r.Response, Checkpoint: r.Checkpoint,
 	}
 }
 

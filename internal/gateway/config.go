@@ -204,7 +204,8 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 var routeFields = []string{
 	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open",
 	"fingerprint", "pointers", "max_body", "ttl", "rejected_ttl", "forget_after", "wait", "lease", "on_lease_expired",
-	"server_errors", "effect_free", "stored", "stored_headers", "replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins",
+	"server_errors", "effect_free", "stored", "stored_headers", "replay_status", "mismatch_status", "fresh_fields",
+	"replay_check", "cors_origins",
 	"principal_header", "principal_claim", "shared", "principal", "request_headers", "visitor_header",
 }
 

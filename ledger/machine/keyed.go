@@ -444,7 +444,7 @@ func (m *Machine) attach(tx Tx, old uint64, content []byte) (inline []byte, at u
 	return nil, m.head.index, tx.Put(TableAttachments, appendIndexKey(nil, m.head.index), content)
 }
 
-// reattach stores the response and the checkpoint of an entry that has taken the place of another, if they have changed.
+// reattach stores the response and the checkpoint of an entry that has taken the place of another, where they differ.
 func (m *Machine) reattach(tx Tx, before, after *keyedEntry, checkpoint bool) (err error) {
 	if after.ResponseSize != before.ResponseSize || after.ResponseSum != before.ResponseSum {
 		if after.Response, after.responseAt, err = m.attach(tx, before.responseAt, after.Response); err != nil {

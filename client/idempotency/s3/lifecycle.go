@@ -12,8 +12,8 @@ import (
 // Lifecycle returns the bucket's lifecycle configuration that deletes old objects of a store, in the form of aws
 // s3api put-bucket-lifecycle-configuration. That command replaces the bucket's existing rules: add these rules to them.
 //
-// Rules count from the last change of an object. Records are deleted after the longest time that one waits for
-// an owner and then for an operator, or MaxTTL if that is longer than an operator has. Marks of open keys (Options.MaxOpen) are
+// Rules count from the last change of an object. Records are deleted after the longest time that one waits for an owner
+// and then for an operator, or MaxTTL if that is longer than an operator has. Marks of open keys (Options.MaxOpen) are
 // deleted after the same time; a store deletes them itself, except after a crash. An owner that extends its lease does
 // not rewrite its mark, so a key that heartbeats keep open for longer than that stops counting. Probes, on which [New]
 // tries the conditions, are deleted after a day. The token counter has no rule: it must stay.

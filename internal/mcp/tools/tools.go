@@ -210,7 +210,8 @@ func showRecord(r *seqledgerv1.IdempotencyRecord) *recordOutput {
 	out := &recordOutput{
 		State: strings.TrimPrefix(r.GetState().String(), "RECORD_STATE_"), Token: number(r.GetToken()),
 		Attempts: r.GetAttempts(), CreatedAt: moment(r.GetCreatedAt()), CompletedAt: moment(r.GetCompletedAt()),
-		LeaseExpiresAt: moment(r.GetLeaseExpiresAt()), ExpiresAt: moment(r.GetExpiresAt()), ForgottenAt: moment(r.GetForgottenAt()),
+		LeaseExpiresAt: moment(r.GetLeaseExpiresAt()), ExpiresAt: moment(r.GetExpiresAt()),
+		ForgottenAt:   moment(r.GetForgottenAt()),
 		ResponseBytes: r.GetResponseSize(),
 	}
 	out.Response, out.ResponseBase64 = textOrBytes(r.GetResponse())
