@@ -54,10 +54,8 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c0", 1, 10)))(t).Code, machine.Committed)
 	before := l.Stats().Entries
 	s := must.Get(l.Submit(t.Context(), commandsOf(t, writes...)))(t)
-	outcomes, err := s.Wait(t.Context())
-	if err != nil || len(outcomes) != n {
-		t.Fatal(len(outcomes), err)
-	}
+	outcomes := must.Get(s.Wait(t.Context()))(t)
+	must.Equal(t, len(outcomes), n)
 	for i, out := range outcomes {
 		want := machine.Committed
 		if i == 0 {

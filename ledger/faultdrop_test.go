@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/archive"
@@ -128,10 +129,7 @@ func wantDropped(t *testing.T, run faultRun, dir string) {
 	target := archive.Directory(archiveOf(dir))
 	for _, id := range must.Get(archive.Ledgers(t.Context(), target))(t) {
 		with = []archive.Target{nil, target}
-		report, err := archive.Verify(t.Context(), target, id, nil)
-		if err != nil || len(report.Problems) != 0 {
-			t.Errorf("the archive: %v %+v", err, report)
-		}
+		check.Equal(t, len(must.Get(archive.Verify(t.Context(), target, id, nil))(t).Problems), 0, "the archive %+v")
 	}
 	for _, archived := range with {
 		report, err := verify.Directory(t.Context(), filepath.Join(dir, "data"), verify.Options{Archive: archived})

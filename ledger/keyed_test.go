@@ -39,10 +39,8 @@ func ownedCommand(c *machine.KeyedCommand, kind keyed.Kind, token uint64, conten
 
 func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Code) machine.Outcome {
 	t.Helper()
-	out, err := l.Keyed(t.Context(), c, 0, nil)
-	if err != nil || out.Code != want {
-		t.Fatalf("command %d: %v, %v, want %v", c.Kind, out.Code, err, want)
-	}
+	out := must.Get(l.Keyed(t.Context(), c, 0, nil))(t)
+	must.Equal(t, out.Code, want, "command %d: %v", c.Kind)
 	return out
 }
 

@@ -30,10 +30,7 @@ func TestKeyedCounters(t *testing.T) {
 		first := keyedCommand(l, key, 1)
 		first.Lease, first.Policy = int64(20*time.Millisecond), policy
 		mustKeyed(t, l, first, machine.Keyed(keyed.Acquired))
-		out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil) // waits for the lease
-		if err != nil || out.Code != want {
-			t.Fatal(out.Code, err)
-		}
+		must.Equal(t, must.Get(l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil))(t).Code, want)
 	}
 	w := jobWrite()
 	for range 2 {

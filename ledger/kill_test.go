@@ -137,10 +137,8 @@ func TestInvariant2_AcknowledgedSurvivesKill(t *testing.T) {
 	if len(acknowledged) < rounds {
 		t.Fatalf("only %d writes were acknowledged: the test tested nothing", len(acknowledged))
 	}
-	report, err := verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil || len(report.Problems) != 0 {
-		t.Fatalf("verify: %v %+v", err, report)
-	}
+	report := must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
+	must.Equal(t, len(report.Problems), 0, "verify %+v")
 	auditAcknowledged(t, dir, acknowledged)
 	t.Logf("%d acknowledged, %d transactions, %d of %d kills left blocks behind the checkpoint",
 		len(acknowledged), report.Transactions, leftovers, rounds)

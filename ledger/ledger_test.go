@@ -43,10 +43,8 @@ func open(t testing.TB, o ledger.Options) *ledger.Ledger {
 
 func mustWrite(t testing.TB, l *ledger.Ledger, w *machine.Write, want machine.Code) machine.Outcome {
 	t.Helper()
-	out, err := l.Write(context.Background(), w)
-	if err != nil || out.Code != want {
-		t.Fatalf("write %s/%d: %s %v, want %s", w.ClientID, w.Sequence, out.Code, err, want)
-	}
+	out := must.Get(l.Write(context.Background(), w))(t)
+	must.Equal(t, out.Code, want, "write %s/%d: %s", w.ClientID, w.Sequence)
 	return out
 }
 
@@ -175,10 +173,7 @@ func TestDeadlineLeavesOutcomeUnknown(t *testing.T) {
 		t.Fatalf("error %v", viewed)
 	}
 	// The same request learns what became of it.
-	out, err := l.Write(t.Context(), appendWrite("c", 1, nil))
-	if err != nil || out.Receipt.Sequence != 1 {
-		t.Fatalf("retry: %+v %v", out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), appendWrite("c", 1, nil)))(t).Receipt.Sequence, 1, "retry: %+v")
 }
 
 // A call that begins after Close proposes nothing, and says so.
@@ -423,10 +418,8 @@ func TestDirectoryIsRefused(t *testing.T) {
 
 func replaceInFile(t *testing.T, path, old, with string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(b), old) {
-		t.Fatalf("%s: %q %v", path, b, err)
-	}
+	b := must.Get(os.ReadFile(path))(t)
+	must.Contains(t, string(b), old, "%s", path)
 	must.Do(t, os.WriteFile(path, []byte(strings.Replace(string(b), old, with, 1)), 0o600))
 }
 

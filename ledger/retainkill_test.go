@@ -106,10 +106,8 @@ func TestKillWhileHistoryIsDroppedAndArchived(t *testing.T) {
 		t.Fatalf("the archive: %v %+v", err, report)
 	}
 	for _, with := range []archive.Target{nil, target} {
-		report, err := verify.Directory(t.Context(), data, verify.Options{Archive: with})
-		if err != nil || len(report.Problems) != 0 {
-			t.Fatalf("verify with the archive %v: %v %+v", with, err, report)
-		}
+		report := must.Get(verify.Directory(t.Context(), data, verify.Options{Archive: with}))(t)
+		must.Equal(t, len(report.Problems), 0, "verify with the archive %v %+v", with)
 	}
 	auditRetained(t, dir, acknowledged, report.Last)
 }

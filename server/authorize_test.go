@@ -291,10 +291,8 @@ func TestUnauthenticated(t *testing.T) {
 		}
 	}
 	withKey := &http.Client{Transport: withBearer{g.keys["prometheus"], g.h1.Transport}}
-	answer, err := withKey.Get(g.url + "/metrics")
-	if err != nil || answer.StatusCode != 200 {
-		t.Fatal("metrics with a credential:", answer, err)
-	}
+	answer := must.Get(withKey.Get(g.url + "/metrics"))(t)
+	must.Equal(t, answer.StatusCode, 200, "metrics with a credential: %v")
 	var metrics bytes.Buffer
 	_, _ = metrics.ReadFrom(answer.Body)
 	_ = answer.Body.Close()

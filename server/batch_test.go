@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 
@@ -51,46 +50,5 @@ func TestABatchAnswersInItsPlaces(t *testing.T) {
 		"2 WRITE_ERROR_CODE_UNSPECIFIED", "0 WRITE_ERROR_CODE_SEQUENCE_GAP", "0 15WRITE_ERROR_CODE_INVALID_ARGUMENT"}
 	if !slices.Equal(got, want) || a.tally != (tally{committed: 2, refused: 3}) {
 		t.Errorf("got %q and %+v, want %q", got, a.tally, want)
-	}
-}
-
-// BenchmarkConvert measures what the server does to a write beside the ledger: decode a frame, convert it, and encode
-// its results. One op is one write.
-func BenchmarkConvert(b *testing.B) {
-	const writes = 100
-	m := new(seqledgerv1.WriteStreamRequest)
-	for i := range writes {
-		m.Writes = append(m.Writes, &seqledgerv1.WriteRequest{
-			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "client-1",
-			Sequence:       uint64(i) + 1,
-			IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012x", i),
-			Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_SetEntity{
-				SetEntity: &seqledgerv1.SetEntity{Key: "account/1", Value: make([]byte, 128)},
-			}}},
-		})
-	}
-	data := must.Get(proto.Marshal(m))(b)
-	outcomes := make([]machine.Outcome, writes)
-	for i := range outcomes {
-		outcomes[i] = machine.Outcome{Code: machine.Committed, Receipt: machine.Receipt{
-			Sequence: 1, Index: 1, CommittedAt: 1e18, Actor: anonymous.Actor(), Versions: []uint64{1},
-		}}
-	}
-	s := newTestServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
-	var answers answers
-	var encoded []byte
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += writes {
-		var f wire.Frame
-		must.Do(b, (wire.BinaryCodec{}).Unmarshal(data, &f))
-		batch := &batch{size: writes}
-		c := converters.Get().(*converter)
-		must.Equal(b, len(c.convert(batch, &f, newAuthorizationCache(anonymous))), writes, "a write is invalid: %v")
-		c.release()
-		batch.outcomes = outcomes
-		answers.reset()
-		answers.add(b.Context(), s, admission.Party{}, batch)
-		encoded = must.Get((wire.BinaryCodec{}).MarshalAppend(encoded[:0], answers.Response()))(b)
 	}
 }

@@ -102,10 +102,8 @@ func TestCompressor(t *testing.T) {
 			pieces = text[:1_000]
 		}
 		for rest := pieces; len(rest) > 0; {
-			n, err := c.Write(rest[:min(size, len(rest))])
-			if err != nil || n != min(size, len(rest)) {
-				t.Fatal(n, err)
-			}
+			n := must.Get(c.Write(rest[:min(size, len(rest))]))(t)
+			must.Equal(t, n, min(size, len(rest)))
 			rest = rest[n:]
 		}
 		must.Do(t, c.Close())

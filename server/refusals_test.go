@@ -115,16 +115,3 @@ func TestSubjectsAreBounded(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkRefusal is what a refused write costs beside the refusal itself.
-func BenchmarkRefusal(b *testing.B) {
-	s := newTestServer(b, Options{})
-	e := refusal(&machine.Outcome{Code: machine.KeyExists}, 7)
-	about := subject{clientID: "till-7", sequence: 7}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			s.refused(methodWriteStream, e, about)
-		}
-	})
-}

@@ -206,7 +206,7 @@ type policy struct {
 	MaxBodyBytes    int64    `json:"max_body_bytes"`
 	TTLSeconds      float64  `json:"ttl_seconds"`
 	RejectedSeconds float64  `json:"rejected_ttl_seconds"`
-	// How long a key stays taken after its request has ended, unless for ever.
+	// How long a key stays taken after its request has ended, unless it is never forgotten.
 	ForgetSeconds  float64  `json:"forget_after_seconds,omitempty"`
 	NeverForget    bool     `json:"never_forget,omitempty"`
 	WaitSeconds    float64  `json:"wait_seconds"`

@@ -308,10 +308,8 @@ func TestRefusedRow(t *testing.T) {
 		}
 		await(t, db, settled)
 		same(t, payloads(t, c), map[string][]string{"s": {"1", "2", "3"}, "other": {"x"}})
-		entity, err := c.GetEntity(t.Context(), &seqledgerv1.GetEntityRequest{Scope: scope, Key: "k"})
-		if err != nil || string(entity.GetValue()) != "w" {
-			t.Errorf("%v %v", entity, err)
-		}
+		entity := must.Get(c.GetEntity(t.Context(), &seqledgerv1.GetEntityRequest{Scope: scope, Key: "k"}))(t)
+		check.Equal(t, string(entity.GetValue()), "w")
 	})
 }
 

@@ -97,9 +97,7 @@ func TestAWriteThatIsTooLargeAlone(t *testing.T) {
 		must.Do(t, check.Err(p.Wait(t.Context())), "another Writer's write")
 	}
 	must.Do(t, w.Resume(t.Context()))
-	if receipt, err := w.Write(t.Context(), payload("after")); err != nil || receipt.GetSequence() != 3 {
-		t.Errorf("the number is free, got %v, %v", receipt, err)
-	}
+	check.Equal(t, must.Get(w.Write(t.Context(), payload("after")))(t).GetSequence(), 3, "the number is free, got %v")
 	if n := slices.IndexFunc(s.ledger.history(),
 		func(c committed) bool { return len(c.operations[0].GetAppend().GetPayload()) == 100<<10 }); n >= 0 {
 		t.Error("what was reported as not executed is in the ledger")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -32,9 +33,7 @@ func TestTheStreamHasAConnectionToItself(t *testing.T) {
 			c := startFake(t, s)
 			w := newWriter(t, c, "w")
 			for i := range 3 {
-				if r, err := w.Write(t.Context(), payload("x")); err != nil || r.GetSequence() != uint64(i)+1 {
-					t.Fatal(r, err)
-				}
+				must.Equal(t, must.Get(w.Write(t.Context(), payload("x")))(t).GetSequence(), uint64(i)+1)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()

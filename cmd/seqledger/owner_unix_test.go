@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -47,8 +48,5 @@ func TestAppendRefusesToTakeAFile(t *testing.T) {
 	if err := replaceFile(path, nil, []byte("keys:\n"), foreign); err == nil {
 		t.Error("a file of another user was replaced")
 	}
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
-	if err != nil || len(left) != 0 {
-		t.Error("left behind:", left, err)
-	}
+	check.Equal(t, len(must.Get(filepath.Glob(filepath.Join(filepath.Dir(path), "*")))(t)), 0, "left behind: %v")
 }

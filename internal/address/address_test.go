@@ -3,6 +3,9 @@ package address
 import (
 	"net/url"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestOf(t *testing.T) {
@@ -11,9 +14,6 @@ func TestOf(t *testing.T) {
 		"http://ledger": "ledger:80", "http://ledger:7450": "ledger:7450", "https://ledger": "ledger:443",
 		"https://[::1]": "[::1]:443", "http://[::1]:7": "[::1]:7",
 	} {
-		base, err := url.Parse(server)
-		if err != nil || Of(base) != want {
-			t.Errorf("%s: want %s, got %v, %v", server, want, base, err)
-		}
+		check.Equal(t, Of(must.Get(url.Parse(server))(t)), want, "%s: got %v", server)
 	}
 }

@@ -111,10 +111,8 @@ func TestListener(t *testing.T) {
 	defer other.Close()
 	reserved := request("key")
 	must.Get(store.Reserve(t.Context(), reserved))(t)
-	record, err := idempotency.Ledger(other).Get(t.Context(), &reserved.Key)
-	if err != nil || record.State != idempotency.Pending {
-		t.Errorf("Get over the network: %+v, %v", record, err)
-	}
+	record := must.Get(idempotency.Ledger(other).Get(t.Context(), &reserved.Key))(t)
+	check.Equal(t, record.State, idempotency.Pending, "Get over the network: %+v")
 }
 
 // A ledger that does not open leaves no listener behind.

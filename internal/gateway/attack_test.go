@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -143,9 +144,7 @@ func TestPathOfTheUpstream(t *testing.T) {
 	address, service := attacked(t, "", func(s *Settings) { s.Upstream += "/public" })
 	for _, target := range []string{"/../secret", "/x/../../secret", "/%2e%2e/secret", "/..%2fsecret"} {
 		statuses, _ := raw(t, address, "GET "+target+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-		if !slices.Equal(statuses, []int{http.StatusBadRequest}) {
-			t.Errorf("%s: %v", target, statuses)
-		}
+		check.EqualSlices(t, statuses, []int{http.StatusBadRequest}, "%s: %v", target)
 	}
 	if passed, _ := service.take(); len(passed) != 0 {
 		t.Errorf("the service got %s", passed[0].RequestURI)

@@ -65,7 +65,7 @@ type route struct {
 
 	header, claim string   // of the principal; at most one is set
 	identifying   []string // canonical names of the headers that are compared
-	check         *check
+	check         *replayCheck
 	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
 }
@@ -118,8 +118,8 @@ func (r *route) newIdentity(old *route) string {
 // label is the name of the route in the metrics.
 func (r *route) label() string { return cmp.Or(r.path, "other") }
 
-// check is the request sent to the service before a replay.
-type check struct{ method, path string }
+// replayCheck is the request sent to the service before a replay.
+type replayCheck struct{ method, path string }
 
 // maxRoutes bounds the routes of a file, because each has its own counters.
 const maxRoutes = 1000

@@ -17,6 +17,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
@@ -141,10 +142,7 @@ func TestConfigMistakes(t *testing.T) {
 		if test.defaults != nil {
 			test.defaults(&defaults)
 		}
-		if _, err := load(t, defaults, test.content, test.proxies...); err == nil ||
-			!strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: want %q, got %v", name, test.want, err)
-		}
+		check.ErrorContains(t, check.Err(load(t, defaults, test.content, test.proxies...)), test.want, "%s", name)
 	}
 	_, err := load(t, plain(""), "routes:\n- {path: a, ttl: 0s, wait: 2h}\n- {path: /b, color: red}\n", "x")
 	for _, want := range []string{":2: routes[0].upstream", ":2: routes[0].path", "[0].ttl", "[0].wait",
@@ -182,9 +180,7 @@ routes:
 	defaults := plain(first.URL)
 	defaults.Shared = true
 	c, err := load(t, defaults, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	base, _ := start(t, c)
 	for i, test := range []struct {
 		method, path, key, body string
@@ -301,9 +297,7 @@ type issuer struct {
 func newIssuer(t *testing.T, kid string) *issuer {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return &issuer{kid, key}
 }
 
@@ -358,9 +352,7 @@ func TestPrincipalClaim(t *testing.T) {
 			return fmt.Sprintf("%d %s %t", status, header.Get(idempotency.HeaderReplayed),
 				strings.Contains(text, "principal-missing"))
 		}
-		if got := post(old.token(t, nil)); got != "201 false false" {
-			t.Error("the first:", got)
-		}
+		check.Equal(t, post(old.token(t, nil)), "201 false false", "the first: got %v")
 		if got := post(old.token(t, jwt.MapClaims{"jti": "another"})); !strings.Contains(got, "true") {
 			t.Error("a refreshed token is another principal:", got)
 		}
@@ -385,16 +377,12 @@ func TestPrincipalClaim(t *testing.T) {
 		}
 		served = renewed.jwks()
 		must.Do(t, g.config.tokens.renew(t.Context()))
-		if got := post(renewed.token(t, nil)); !strings.Contains(got, "true") {
-			t.Error("a new key of the issuer:", got)
-		}
+		check.Contains(t, post(renewed.token(t, nil)), "true", "a new key of the issuer")
 		served = "{}"
 		if err := g.config.tokens.renew(t.Context()); err == nil {
 			t.Error("a JWKS without keys was taken")
 		}
-		if got := post(renewed.token(t, nil)); !strings.Contains(got, "true") {
-			t.Error("the keys from before do not hold on:", got)
-		}
+		check.Contains(t, post(renewed.token(t, nil)), "true", "the keys from before do not hold on")
 	}
 	for _, path := range []string{"/moved", "/large"} {
 		if _, err := load(t, defaults, fmt.Sprintf(section, login.URL+path)); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/listen"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -41,9 +42,7 @@ func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dia
 	group.Go(func() { _ = servers[1].Serve(front) })
 	dial = func() net.Conn {
 		conn, err := front.Dial(context.Background(), "", "")
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 		return conn
 	}
 	return dial, func() {
@@ -106,14 +105,10 @@ func TestSlowBodies(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if status := post(t, dial(), "", "x"); status != http.StatusServiceUnavailable {
-			t.Errorf("beside 16 slow requests: %d", status)
-		}
+		check.Equal(t, post(t, dial(), "", "x"), http.StatusServiceUnavailable, "beside 16 slow requests: %d")
 		pass(patience + time.Second)
 		synctest.Wait()
-		if status := post(t, dial(), "Idempotency-Key: k0\r\n", "x"); status != http.StatusOK {
-			t.Errorf("after %v: %d", patience, status)
-		}
+		check.Equal(t, post(t, dial(), "Idempotency-Key: k0\r\n", "x"), http.StatusOK, "after %v: %d", patience)
 		clients.Wait()
 		if refused.Load() != 16 || keyed.Load() != 1 {
 			t.Errorf("%d requests were refused, the service saw %d with a key", refused.Load(), keyed.Load())
@@ -145,10 +140,8 @@ func TestUnwantedBodies(t *testing.T) {
 			conn := dial()
 			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nIdempotency-Key: \"\r\n%s\r\n",
 				expect)
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil || answer.StatusCode != http.StatusBadRequest {
-				t.Fatal(answer, err)
-			}
+			answer := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+			must.Equal(t, answer.StatusCode, http.StatusBadRequest)
 			_, _ = answer.Body.Close(), conn.Close()
 		}
 	})
@@ -228,14 +221,10 @@ func TestSlowReaders(t *testing.T) {
 			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n%s\r\n", key)
 		}
 		synctest.Wait()
-		if status := post(t, dial(), "", ""); status != http.StatusServiceUnavailable {
-			t.Errorf("beside two that read nothing: %d", status)
-		}
+		check.Equal(t, post(t, dial(), "", ""), http.StatusServiceUnavailable, "beside two that read nothing: %d")
 		pass(2*patience + 100<<10/slowest*time.Second)
 		synctest.Wait()
-		if status := post(t, dial(), "", ""); status != http.StatusOK {
-			t.Errorf("afterwards: %d", status)
-		}
+		check.Equal(t, post(t, dial(), "", ""), http.StatusOK, "afterwards: %d")
 	})
 }
 
@@ -319,9 +308,7 @@ func TestStalledServices(t *testing.T) {
 				pass(time.Second)
 				_ = conn.Close()
 				pass(5 * timeout)
-				if status := post(t, dial(), "Idempotency-Key: k\r\n", body); status != test.want {
-					t.Errorf("the repeat: %d", status)
-				}
+				check.Equal(t, post(t, dial(), "Idempotency-Key: k\r\n", body), test.want, "the repeat: %d")
 			})
 		})
 	}

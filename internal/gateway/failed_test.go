@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -154,9 +155,7 @@ func TestUnsentFreesTheKey(t *testing.T) {
 			c := must.Get(load(t, s, ""))(t)
 			base, _ := start(t, c)
 			wantUnreachable(t, base, name == "connection that is reset")
-			if executed.Load() != before {
-				t.Error("executed")
-			}
+			check.Equal(t, executed.Load(), before, "executed: got %v")
 		})
 	}
 }

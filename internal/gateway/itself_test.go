@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -27,8 +28,6 @@ func TestIsItself(t *testing.T) {
 		{"", "http://127.0.0.1:7480", false},
 	} {
 		upstream := must.Get(url.Parse(test.upstream))(t)
-		if got := isItself(test.listen, upstream); got != test.want {
-			t.Errorf("%s before %s: got %t, want %t", test.listen, test.upstream, got, test.want)
-		}
+		check.Equal(t, isItself(test.listen, upstream), test.want, "%s before %s: got %t", test.listen, test.upstream)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -84,9 +85,8 @@ func TestTheCodesOfTheGatewayAreDocumented(t *testing.T) {
 		codeMethod:      "400, `fix-request`: Methods are in upper case",
 		codeNoRoute:     "404, `fix-request`: No route of this gateway has this path",
 	} {
-		if !strings.Contains(own, "### "+string(code)+"\n\n"+line) {
-			t.Errorf("the page has no section %s that begins with %q", code, line)
-		}
+		check.Contains(t, own, "### "+string(code)+"\n\n"+line,
+			"the page has no section %s that begins with %q", code, line)
 	}
 	if n := strings.Count(own, "\n### "); n != 5 {
 		t.Errorf("the page has %d codes of the gateway", n)

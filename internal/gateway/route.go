@@ -167,7 +167,7 @@ func limitPrincipal(principal string) (string, error) {
 
 // ask asks the service whether a request may see a stored response. It sends a request without a body, with the same
 // credentials, and with the original method and target in X-Original-*.
-func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
+func (k *replayCheck) ask(proxy http.Handler, request *http.Request) (bool, error) {
 	target, err := url.Parse(k.path)
 	if err != nil {
 		return false, err

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -190,9 +191,7 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 	must.Await(t, func() bool { return strings.Contains(scrape(t, g), "seqledger_gateway_waiters 3\n") })
 	close(finish)
 	group.Wait()
-	if text := scrape(t, g); !strings.Contains(text, "seqledger_gateway_waiters 0\n") {
-		t.Errorf("requests wait still:\n%s", text)
-	}
+	check.Contains(t, scrape(t, g), "seqledger_gateway_waiters 0\n", "requests wait still")
 }
 
 // One address cannot exceed its limit of requests in flight, with keys and without, whatever credentials it makes up.
@@ -226,9 +225,7 @@ func TestAPeerBlocksNoOther(t *testing.T) {
 	var group sync.WaitGroup
 	for _, key := range []string{"", "a", "b"} {
 		group.Go(func() {
-			if status := from("[2001:db8::1]:1", "/slow", key); status != http.StatusOK {
-				t.Errorf("within the bound: %d", status)
-			}
+			check.Equal(t, from("[2001:db8::1]:1", "/slow", key), http.StatusOK, "within the bound: %d")
 		})
 		<-working
 	}
@@ -238,9 +235,7 @@ func TestAPeerBlocksNoOther(t *testing.T) {
 		"203.0.113.9:1": http.StatusOK, "127.0.0.1:1": http.StatusOK, "@": http.StatusOK,
 	} {
 		for _, key := range []string{"", "c"} {
-			if status := from(peer, "/quick", key); status != want {
-				t.Errorf("%s, key %q: %d, want %d", peer, key, status, want)
-			}
+			check.Equal(t, from(peer, "/quick", key), want, "%s, key %q: %d", peer, key)
 		}
 	}
 	close(finish)
@@ -294,9 +289,7 @@ func TestMetricsAndLog(t *testing.T) {
 	}()
 	<-working
 	post("/slow", `"secret-key"`, "") // in flight
-	if text := scrape(t, g); !strings.Contains(text, "seqledger_gateway_requests_open 1\n") {
-		t.Errorf("not one request under way:\n%s", text)
-	}
+	check.Contains(t, scrape(t, g), "seqledger_gateway_requests_open 1\n", "not one request under way")
 	close(finish)
 	<-done
 	post("/events", `"secret-key"`, "") // acquired
@@ -314,9 +307,8 @@ func TestMetricsAndLog(t *testing.T) {
 		idempotency.EventStoreFailure: 1, idempotency.EventBypassed: 1, idempotency.EventLeaseLost: 0,
 		idempotency.EventTakeover: 0, idempotency.EventIndeterminate: 0, idempotency.EventWaited: 0,
 	} {
-		if !strings.Contains(text, fmt.Sprintf("seqledger_gateway_events_total{event=%q} %d\n", event, want)) {
-			t.Errorf("not %d of %s in\n%s", want, event, text)
-		}
+		check.Contains(t, text, fmt.Sprintf("seqledger_gateway_events_total{event=%q} %d\n", event, want),
+			"not %d of %s", want, event)
 	}
 	for _, want := range []string{
 		`seqledger_gateway_store_duration_seconds_count{operation="complete"}`, `{route="/slow",status="2xx"} 1`,

@@ -275,7 +275,7 @@ func (s *Settings) forgetAfter(report func(field, format string, args ...any)) t
 	return d
 }
 
-func (s *Settings) readCheck(report func(field, format string, args ...any)) *check {
+func (s *Settings) readCheck(report func(field, format string, args ...any)) *replayCheck {
 	if s.ReplayCheck == "" {
 		return nil
 	}
@@ -284,7 +284,7 @@ func (s *Settings) readCheck(report func(field, format string, args ...any)) *ch
 		method != http.MethodGet && method != http.MethodHead && method != http.MethodPost {
 		report("replay_check", "must be GET, HEAD or POST, a space and a path, such as GET /may-read")
 	}
-	return &check{method, path}
+	return &replayCheck{method, path}
 }
 
 func (s *Settings) checkPrincipal(report func(field, format string, args ...any)) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -50,9 +51,7 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
 		o.StoredHeaders, o.ReplayStatus, o.MismatchStatus, o.FreshFields, o.RequestHeaders)
 	const want = "true true true true [PUT] 3 [/id] 7 1h0m0s 2s 8760h0m0s 3s 4s true [401 429] true [x-a] 200 409 " +
 		"[/requestId] [x-b]"
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	check.Equal(t, got, want)
 	leaves := map[int]idempotency.Disposition{503: idempotency.ReleaseKey}
 	if o.ServerErrors != idempotency.StoreResult || !maps.Equal(o.StatusErrors, leaves) {
 		t.Errorf("after server errors: %v, %v", o.ServerErrors, o.StatusErrors)

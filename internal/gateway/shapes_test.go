@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -61,10 +62,7 @@ func TestUpgradePasses(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
-	answer, err := http.ReadResponse(reader, nil)
-	if err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(answer, err)
-	}
+	must.Equal(t, must.Get(http.ReadResponse(reader, nil))(t).StatusCode, http.StatusSwitchingProtocols)
 	fmt.Fprint(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); line != "you said hello\n" {
 		t.Error(line, err)
@@ -248,9 +246,7 @@ func TestClientDisconnects(t *testing.T) {
 			return
 		}
 		<-finish
-		if r.Context().Err() != nil {
-			t.Error("the request with a key was ended")
-		}
+		check.Is(t, r.Context().Err(), nil, "the request with a key was ended")
 		_, _ = io.WriteString(w, "done")
 	}), func(s *Settings) { s.Wait = time.Minute })
 	for _, key := range []string{"", `"k"`} {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -104,9 +105,7 @@ func TestReplayCheckLearnsWhatItIsAbout(t *testing.T) {
 		t.Errorf("the check gets %s %v", got.URL, got.Header)
 	}
 	for _, name := range idempotency.MethodHeaders {
-		if value := got.Header.Get(name); value != "" {
-			t.Errorf("the check gets %s: %s", name, value)
-		}
+		check.Equal(t, got.Header.Get(name), "", "the check gets %s: %s", name)
 	}
 }
 

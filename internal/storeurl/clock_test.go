@@ -59,10 +59,8 @@ func held(t *testing.T, s idempotency.Store, key string) *idempotency.Ownership 
 	request := &idempotency.ReserveRequest{
 		Key: clockedKey(key), AttemptID: idempotency.NewAttemptID(), Lease: 2 * time.Minute,
 	}
-	r, err := s.Reserve(t.Context(), request)
-	if err != nil || r.Outcome != idempotency.Acquired {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	r := must.Get(s.Reserve(t.Context(), request))(t)
+	must.Equal(t, r.Outcome, idempotency.Acquired)
 	return &idempotency.Ownership{Key: request.Key, Token: r.Token, AttemptID: request.AttemptID}
 }
 
@@ -109,10 +107,8 @@ func TestClocksApart(t *testing.T) {
 				check.Equal(t, must.Get(once(t, right, "behind"+suffix, "right"))(t), "wrong",
 					"the work was done by %q")
 				for _, owner := range []*idempotency.Ownership{mine, theirs} {
-					answer, err := right.Complete(t.Context(), owner, idempotency.Result{})
-					if err != nil || answer.Outcome != idempotency.OK {
-						t.Errorf("%s: %+v, %v", owner.Key.Key, answer, err)
-					}
+					answer := must.Get(right.Complete(t.Context(), owner, idempotency.Result{}))(t)
+					check.Equal(t, answer.Outcome, idempotency.OK, "%s: %+v", owner.Key.Key)
 				}
 			}
 		})

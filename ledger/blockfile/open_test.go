@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -102,31 +101,4 @@ func TestRecordsOfOtherFiles(t *testing.T) {
 	sealed[0].Hash[3]++
 	f := mustOpen(t, Options{Disk: disk, Mark: x.Mark, Sealed: sealed})
 	check.Is(t, check.Err(contents(f)), machine.ErrCorrupt, "with another hash of the first file")
-}
-
-// BenchmarkOpen opens a directory with 20,000 sealed files.
-func BenchmarkOpen(b *testing.B) {
-	o := Options{Disk: Directory{Path: b.TempDir(), NoSync: true}, Mark: Mark{ID: testID, SealBytes: 3_000}}
-	f := mustOpen(b, o)
-	data := bytes.Repeat([]byte("x"), 3_000)
-	const files = 20_000
-	for i := range uint64(files + 1) {
-		mustAppend(b, f, []stored{{i + 1, data}})
-		if i%1_000 == 0 {
-			must.Get(f.Sync())(b)
-		}
-	}
-	must.Get(f.Sync())(b)
-	o.Mark = f.Mark()
-	sealed := f.Sealed(o.Mark.Number)
-	must.Equal(b, len(sealed), files, "%d files are sealed")
-	for name, recorded := range map[string][]SealedFile{"recorded": sealed, "not-recorded": nil} {
-		b.Run(name, func(b *testing.B) {
-			o.Sealed = recorded
-			for b.Loop() {
-				f := must.Get(Open(o))(b)
-				_ = f.Close() // it was read
-			}
-		})
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -275,97 +274,4 @@ func TestCloseDuringEverything(t *testing.T) {
 		}
 		return err
 	}))
-}
-
-func benchStore(b *testing.B, records int) *Store {
-	b.Helper()
-	s := must.Get(Open(filled(b, records), Options{Identity: testIdentity}))(b)
-	b.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
-const (
-	benchRecords = 100_000
-	benchBatch   = 256
-)
-
-// One Get and one Put of a 300-byte record among 100,000, in entries of 256:
-// what the state machine does for each write.
-func BenchmarkGetPut(b *testing.B) {
-	for _, warm := range []bool{true, false} {
-		b.Run(fmt.Sprintf("overlay=%v", warm), func(b *testing.B) {
-			s := benchStore(b, benchRecords)
-			random := rand.New(rand.NewPCG(1, 1))
-			value := make([]byte, 300)
-			keys := make([][]byte, benchRecords)
-			for i := range keys {
-				keys[i] = recordKey(i)
-			}
-			pair := func(tx machine.Tx, i int) error {
-				if _, err := tx.Get(streams, keys[i]); err != nil {
-					return err
-				}
-				return tx.Put(streams, keys[i], value)
-			}
-			if warm {
-				must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
-					for i := range benchRecords {
-						if err := pair(tx, i); err != nil {
-							return err
-						}
-					}
-					return nil
-				}))
-			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			for done := 0; done < b.N; done += benchBatch {
-				must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
-					for range min(benchBatch, b.N-done) {
-						if err := pair(tx, random.IntN(benchRecords)); err != nil {
-							return err
-						}
-					}
-					return nil
-				}))
-			}
-		})
-	}
-}
-
-// A View with one Get, answered by the overlay or by the file.
-func BenchmarkViewGet(b *testing.B) {
-	for _, where := range []string{"overlay", "file"} {
-		b.Run(where, func(b *testing.B) {
-			s := benchStore(b, benchRecords)
-			key := recordKey(77)
-			if where == "overlay" {
-				put(b, s, streams, string(key), "value")
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				must.Do(b, s.View(func(r machine.Reader) error { _, err := r.Get(streams, key); return err }))
-			}
-		})
-	}
-}
-
-// 50,000 random records of 300 bytes flushed, with fsync, onto 100,000.
-func BenchmarkFlush50k(b *testing.B) {
-	s := benchStore(b, benchRecords)
-	random := rand.New(rand.NewPCG(1, 1))
-	value := make([]byte, 300)
-	for b.Loop() {
-		b.StopTimer()
-		must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
-			for _, i := range random.Perm(benchRecords)[:50_000] {
-				if err := tx.Put(streams, recordKey(i), value); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
-		b.StartTimer()
-		must.Do(b, s.Flush())
-	}
 }

@@ -299,9 +299,7 @@ func TestAdoptedJournal(t *testing.T) {
 	want, at := all(t, s), s.Applied()
 	begin(t, s).next()
 	path, other := copyOf(t, s), []byte("another identity")
-	if got, err := AdoptAt(path, other); err != nil || got != at {
-		t.Fatalf("AdoptAt = %v, %v, want %v", got, err, at)
-	}
+	must.Equal(t, must.Get(AdoptAt(path, other))(t), at, "AdoptAt = %v")
 	for range 2 {
 		s := must.Get(Open(path, Options{Identity: other, NoSync: true}))(t)
 		check.Equal(t, all(t, s), want, "the copy has other content: %v")

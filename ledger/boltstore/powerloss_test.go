@@ -5,9 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -122,9 +122,7 @@ func TestDamage_OlderRecord(t *testing.T) {
 		t.Errorf("an older record is not noticed: %v, %.40s", err, content)
 	}
 	now.write(t, path)
-	if content, err := contentOf(path); err != nil || !strings.Contains(content, "newer") {
-		t.Errorf("%v, %.40s", err, content)
-	}
+	check.Contains(t, must.Get(contentOf(path))(t), "newer")
 }
 
 // TestPowerLossWithinACommit: of the sectors that a commit changes any part is on the disk, each of them torn or not,

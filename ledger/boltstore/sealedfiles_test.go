@@ -131,30 +131,3 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 		must.Do(t, s.Close())
 	}
 }
-
-// BenchmarkOpen opens a store with 20,000 sealed block files.
-func BenchmarkOpen(b *testing.B) {
-	s := fresh(b)
-	const files = 20_000
-	data := make([]byte, testSealBytes)
-	const atOnce = 500 // files are open until they are synced
-	for from := uint64(0); from <= files; from += atOnce {
-		err := s.Update(next(s), func(tx machine.Tx) (err error) {
-			for i := from; i < min(from+atOnce, files+1) && err == nil; i++ {
-				err = tx.Put(machine.TableBlocks, blockKey(i+1), data)
-			}
-			return err
-		})
-		if err == nil {
-			_, err = s.SyncBlocks()
-		}
-		must.Do(b, err)
-	}
-	flush(b, s)
-	must.Equal(b, len(recordedFiles(b, s)), files, "%d files are recorded")
-	must.Do(b, s.Close())
-	for b.Loop() {
-		s := must.Get(Open(s.path, Options{Identity: testIdentity}))(b)
-		must.Do(b, s.Close())
-	}
-}

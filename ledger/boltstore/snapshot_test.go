@@ -154,9 +154,7 @@ func TestReserve(t *testing.T) {
 	must.Do(t, os.WriteFile(path, nil, 0o600))
 	must.Do(t, os.Truncate(path, 1<<20)) // a hole
 	for least, want := range map[int]int{0: 0, 1 << 10: 4 << 20, 1 << 30: 1 << 30} {
-		if got, err := reserve(path, least); err != nil || got != want {
-			t.Errorf("at least %d: %d %v, want %d", least, got, err, want)
-		}
+		check.Equal(t, must.Get(reserve(path, least))(t), want, "at least %d: %d", least)
 	}
 }
 

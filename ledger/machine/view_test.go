@@ -220,10 +220,8 @@ func TestReceiptsOfAStream(t *testing.T) {
 	t.Parallel()
 	f, want := prepared(t)
 	for limit, sequences := range [][]uint64{{}, {6}, {6, 5}, {6, 5, 4}, {6, 5, 4, 3}, {6, 5, 4, 3}} {
-		got, err := f.view().Receipts(testScope, "c", limit)
-		if err != nil || len(got) != len(sequences) {
-			t.Fatalf("at most %d: %v, %v, want %d", limit, got, err, len(sequences))
-		}
+		got := must.Get(f.view().Receipts(testScope, "c", limit))(t)
+		must.Equal(t, len(got), len(sequences), "at most %d: %v", limit)
 		for i, sequence := range sequences {
 			sameReceipt(t, "listed", got[i], want[sequence])
 		}

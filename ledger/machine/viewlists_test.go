@@ -164,10 +164,8 @@ func TestReceiptsInPieces(t *testing.T) {
 	f := mixedFixture(t)
 	for _, limit := range []int{0, 1, 7, 100} {
 		want := must.Get(f.view().Receipts(testScope, "c", limit))(t)
-		indexes, err := f.view().ReceiptIndexes(testScope, "c", 0, limit)
-		if err != nil || len(indexes) != len(want) {
-			t.Fatalf("limit %d: %v, %v, want %d", limit, indexes, err, len(want))
-		}
+		indexes := must.Get(f.view().ReceiptIndexes(testScope, "c", 0, limit))(t)
+		must.Equal(t, len(indexes), len(want), "limit %d: %v", limit)
 		for i, index := range indexes {
 			got, err := f.view().ReceiptAt(index)
 			if err != nil || !reflect.DeepEqual(got, want[i]) {

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -142,9 +143,7 @@ func TestAloneRefuses(t *testing.T) {
 	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
 	before := must.Get(os.ReadFile(name))(t)
 	must.Do(t, Alone(options(dir, new(recorder))))
-	if after, err := os.ReadFile(name); err != nil || string(after) != string(before) {
-		t.Errorf("the log of one node was changed: %v", err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(name))(t)), string(before), "the log of one node was changed: got %v")
 	dir = filepath.Join(t.TempDir(), "cluster")
 	base, _ := clusterLog(t, dir)
 	o := options(dir, &recorder{durable: base})

@@ -56,9 +56,7 @@ func TestReadOutline(t *testing.T) {
 	} {
 		check.Equal(t, out.Ahead(test.at), test.want, "ahead of %s: %v", test.at)
 	}
-	if after, err := os.ReadFile(name); err != nil || string(after) != string(before) {
-		t.Errorf("the log was changed: %v", err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(name))(t)), string(before), "the log was changed: got %v")
 	if _, err := ReadOutline(dir, []byte("another")); !IsDamage(err) {
 		t.Errorf("the log of another directory: %v", err)
 	}

@@ -31,10 +31,7 @@ func TestKeys(t *testing.T) {
 	stranger, _ := newKey(t, "till-7", readsAcme)
 	nobody, _ := newKey(t, "nobody", readsAcme)
 	a := open(t, "keys:\n"+entry+entry2)
-	c, err := a.Authenticate(bearer(good))
-	if err != nil || c.Actor() != "client:till-7" {
-		t.Fatal(c, err)
-	}
+	must.Equal(t, must.Get(a.Authenticate(bearer(good)))(t).Actor(), "client:till-7")
 	for name, test := range map[string]struct {
 		header []string
 		reason string

@@ -113,10 +113,8 @@ func TestSetMembers(t *testing.T) {
 		`{"i\u0064":5,"x":"}"}`:           `{"i\u0064":"own","x":"}","_meta":{}}`,
 		`{"id":"}","_meta":null, "b":[]}`: `{"id":"own","_meta":{}, "b":[]}`,
 	} {
-		got, err := setMembers(jsontext.Value(object), edits...)
-		if err != nil || string(got) != want {
-			t.Errorf("%s became %s, %v; want %s", object, got, err, want)
-		}
+		got := must.Get(setMembers(jsontext.Value(object), edits...))(t)
+		check.Equal(t, string(got), want, "%s became %s", object)
 	}
 	for _, object := range []string{``, `[]`, `5`, `{"a":1`, `{"a":1,"a":2}`, `{} {}`, `{"a":}`, `{"a" 1}`} {
 		if got, err := setMembers(jsontext.Value(object), edits...); err == nil {

@@ -31,10 +31,8 @@ func TestReserveOfTheIncomparable(t *testing.T) {
 		us := over(t, &api{reserve: func(*seqledgerv1.ReserveRequest) (*seqledgerv1.ReserveResponse, error) {
 			return &seqledgerv1.ReserveResponse{Outcome: mismatch, Incomparable: incomparable}, nil
 		}}, 1)
-		out, err := us.reserve(t.Context(), &reserveInput{record: record{Key: "k"}, Request: 1})
-		if err != nil || out.Next != want {
-			t.Errorf("incomparable %v: %+v, %v", incomparable, out, err)
-		}
+		out := must.Get(us.reserve(t.Context(), &reserveInput{record: record{Key: "k"}, Request: 1}))(t)
+		check.Equal(t, out.Next, want, "incomparable %v: %+v", incomparable)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -52,10 +54,8 @@ func TestEveryKindIsKnown(t *testing.T) {
 		if !proto.Equal(op.Message(), m) {
 			t.Errorf("operation.go: %v is read and built as %v", m, op.Message())
 		}
-		encoded, err := appendOperation(nil, m)
-		if err != nil || encodings[string(encoded)] != "" {
-			t.Errorf("canonical.go: %s has the encoding %x, %v", name, encoded, err)
-		}
+		encoded := must.Get(appendOperation(nil, m))(t)
+		check.Equal(t, encodings[string(encoded)], "", "canonical.go: %s has the encoding %x", name)
 		encodings[string(encoded)] = name
 		for _, text := range []string{op.Key, op.Relation, op.Subject, string(op.Value)} {
 			if !strings.Contains(string(encoded), text) {

@@ -582,10 +582,11 @@ func (n *Node) Last() uint64 { return n.store.last }
 func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }
 
 // Transfer transfers the leadership to another voter. Proposals fail during the transfer. A node that does not lead
-// does nothing, because the library would pass the request on in the other voter's name.
+// does nothing, because the library would pass the request on in the other voter's name. Nor does a stalled leader: it
+// is silent, and the library would let it lead for another election timeout.
 func (n *Node) Transfer(to uint64) error {
 	return n.do(func() error {
-		if n.role.Leads {
+		if n.role.Leads && !n.stalled {
 			n.raft.TransferLeader(to)
 		}
 		return nil

@@ -936,3 +936,18 @@ func TestVotesForAStalledNodeWait(t *testing.T) {
 		})
 	}
 }
+
+// A stalled leader steps down although it is asked to transfer the leadership, again and again.
+func TestStalledLeaderStepsDownDuringTransfers(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	l.SetStalled(true)
+	for i := range uint64(3 * core.DefaultElectionTicks) {
+		g.must(l.Transfer(2 + i%2))
+		g.tick(l, 1)
+		g.settle()
+	}
+	if l.Role().Leads {
+		t.Fatal("it still leads")
+	}
+}
