@@ -38,7 +38,8 @@ type Options struct {
 }
 
 // Apply applies a block within a transaction, which it must not end. It may be called again for a block whose
-// transaction was rolled back.
+// transaction was rolled back. PostgreSQL ends one that is idle for idle_in_transaction_session_timeout, or for five
+// minutes if that is not set.
 type Apply func(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) error
 
 // DivergedError is returned when the ledger does not have the blocks whose effects are in the database, for
@@ -206,11 +207,18 @@ func readPosition(ctx context.Context, q querier, f *follower, lock string) (p p
 // diverged still finds a common block.
 const kept = 1000
 
+// boundIdle makes PostgreSQL end a transaction from which it hears nothing, unless the database has a bound of its own.
+const boundIdle = `SELECT set_config('idle_in_transaction_session_timeout', '5min', true)
+	WHERE current_setting('idle_in_transaction_session_timeout') = '0'`
+
 // apply commits the effects of a block together with the position.
 func (f *follower) apply(ctx context.Context, last position, block *seqledgerv1.Block) error {
 	height := block.GetHeader().GetHeight()
 	err := pgx.BeginFunc(ctx, f.db, func(tx pgx.Tx) error {
-		// The lock keeps other processes from applying a block.
+		// The lock keeps other processes from applying a block, and must not outlive a machine that hangs.
+		if _, err := tx.Exec(ctx, boundIdle); err != nil {
+			return err
+		}
 		at, err := readPosition(ctx, tx, f, "FOR UPDATE OF f")
 		if err != nil {
 			return err

@@ -219,6 +219,44 @@ func TestErrorOfFunction(t *testing.T) {
 	_ = stop()
 }
 
+// A follower that hangs within a transaction keeps others from the next block for a bounded time only, and goes on
+// itself when it is back.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	c, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
+	url := servertest.Database(t)
+	db := openDatabase(t, url)
+	config := must.Get(pgxpool.ParseConfig(url))(t)
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "100ms"
+	impatient := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
+	t.Cleanup(impatient.Close)
+	hangs, back := make(chan struct{}), make(chan struct{})
+	hang := sync.OnceFunc(func() {
+		close(hangs)
+		<-back
+	})
+	one := start(t, c, impatient, func(ctx context.Context, tx pgx.Tx, b *seqledgerv1.Block) error {
+		hang()
+		return keepBalances(ctx, tx, b)
+	})
+	transfer(t, c, "one", 1, 2, 3)
+	<-hangs
+	var bound string
+	two := start(t, c, db, func(ctx context.Context, tx pgx.Tx, b *seqledgerv1.Block) error {
+		return errors.Join(tx.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&bound),
+			keepBalances(ctx, tx, b))
+	})
+	await(t, db, 1)
+	check.Is(t, two(), context.Canceled, "the other follower")
+	if bound != "5min" {
+		t.Errorf("without a setting a follower may be idle for %s", bound)
+	}
+	close(back)
+	transfer(t, c, "two", 1, 2, 3)
+	await(t, db, 2)
+	check.Is(t, one(), context.Canceled, "the follower that hung")
+}
+
 // A ledger that was set back to a backup lacks blocks that were applied. Nothing of its new history is applied
 // before the database was reconciled.
 func TestDiverged(t *testing.T) {

@@ -199,6 +199,50 @@ func (c *credential) stable() []string {
 	return append([]string{c.scheme}, parts...)
 }
 
+// signedQueries are queries that are a credential for one request: a query with both marks has what is renewed in a
+// repeat that is signed anew. The first is the signature.
+var signedQueries = []struct{ signature, mark, renewed string }{
+	{"x-amz-signature", "x-amz-credential", "x-amz-date x-amz-expires x-amz-security-token"},
+	{"x-goog-signature", "x-goog-credential", "x-goog-date x-goog-expires"},
+	{"x-oss-signature", "x-oss-credential", "x-oss-date x-oss-expires x-oss-security-token"},
+	{"signature", "awsaccesskeyid", "expires x-amz-security-token"},
+	{"signature", "googleaccessid", "expires"},
+	{"signature", "ossaccesskeyid", "expires security-token"},
+	{"signature", "key-pair-id", "expires policy"}, // CloudFront
+	{"sig", "sv", "se st ske skt"},                 // a shared access signature of Azure
+	{"oauth_signature", "oauth_nonce", "oauth_nonce oauth_timestamp"},
+}
+
+// withoutSignature returns a URL without the parameters of its query that a repeat which is signed anew has otherwise.
+// What names the owner of the signature stays.
+func withoutSignature(u *url.URL) *url.URL {
+	values, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return u
+	}
+	names := map[string]string{}
+	for name := range values {
+		names[strings.ToLower(name)] = name
+	}
+	lasting := *u
+	for _, q := range signedQueries {
+		signature, mark := names[q.signature], names[q.mark]
+		if signature == "" || mark == "" {
+			continue
+		}
+		if id, _, dated := strings.Cut(values.Get(mark), "/"); dated && strings.HasSuffix(q.mark, "-credential") {
+			values.Set(mark, id) // it continues with the day and the service
+		}
+		for name := range strings.FieldsSeq(q.signature + " " + q.renewed) {
+			if written, ok := names[name]; ok {
+				values.Del(written)
+			}
+		}
+		lasting.RawQuery = values.Encode()
+	}
+	return &lasting
+}
+
 // account returns the account and the signature of SharedKey account:signature or of bce-auth-v1/account/signature.
 func (c *credential) account() (id, signature string) {
 	if !c.word {

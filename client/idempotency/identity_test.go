@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -543,5 +544,66 @@ func TestInterceptorIdentity(t *testing.T) {
 		if _, err := c.Write(t.Context(), r); err == nil || s.runs.Load() != runs {
 			t.Errorf("%s: another precondition is the same call", name)
 		}
+	}
+}
+
+// One handler that is mounted at two places has two kinds of requests: the other place's response would hide that
+// nothing was done there.
+func TestMounted(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for i, place := range []string{"/eu", "/us", "/eu"} {
+		w := httptest.NewRecorder()
+		http.StripPrefix(place, s.handler).ServeHTTP(w, request(func(r *http.Request) {
+			r.URL.Path, r.RequestURI = place+"/charge", place+"/charge"
+		}))
+		s.expect(w.Result(), 201, strconv.FormatBool(i == 2), int64(min(i+1, 2)))
+	}
+	// A path that something else has rewritten is that of the request.
+	s = newService(t)
+	for i, sent := range []string{"/old-name", "/charge", "//charge", "http://shop.example/charge", "", ":"} {
+		s.expect(s.send(func(r *http.Request) { r.RequestURI = sent }), 201, strconv.FormatBool(i > 0), 1)
+	}
+}
+
+// A query that is signed anew for each repeat is one request. What else is in it, and who signs, still counts; and
+// where the signature alone says who may see the response, it is compared.
+func TestSignedQueries(t *testing.T) {
+	t.Parallel()
+	const day = "X-Amz-Credential=AK%2F2026"
+	same := map[string][2]string{
+		"SigV4":      {day + "1128%2Fs3&X-Amz-Date=1&X-Amz-Signature=a", day + "1129&X-Amz-Date=2&X-Amz-Signature=b"},
+		"V2":         {"AWSAccessKeyId=AK&Expires=1&Signature=aa", "AWSAccessKeyId=AK&Expires=2&Signature=bb"},
+		"Azure":      {"sv=2026&sp=w&se=1&sig=aa", "sv=2026&sp=w&se=2&sig=bb"},
+		"OAuth":      {"oauth_nonce=1&oauth_signature=a&a=1", "oauth_nonce=2&oauth_timestamp=2&oauth_signature=b&a=1"},
+		"CloudFront": {"Key-Pair-Id=K&Expires=1&Signature=a", "Key-Pair-Id=K&Policy=p&Signature=b"},
+	}
+	differ := map[string][2]string{
+		"another parameter": {day + "1128&X-Amz-Signature=aa&a=1", day + "1128&X-Amz-Signature=aa&a=2"},
+		"another signer":    {"X-Amz-Credential=A%2F1&X-Amz-Signature=aa", "X-Amz-Credential=B%2F1&X-Amz-Signature=aa"},
+		"no signature":      {"sig=aa&se=1", "sig=bb&se=1"},
+		"only a date":       {"X-Amz-Date=1", "X-Amz-Date=2"},
+	}
+	try := func(name string, queries [2]string, status int, change ...func(*idempotency.Options)) {
+		t.Helper()
+		s := newService(t, change...)
+		for i, query := range queries {
+			want := []int{201, status}[i]
+			answer := s.send(func(r *http.Request) { r.URL.RawQuery = query })
+			if runs := s.charge.runs.Load(); answer.StatusCode != want || runs != 1 {
+				t.Errorf("%s, request %d: %s after %d runs, want %d", name, i+1, answer.Status, runs, want)
+			}
+		}
+	}
+	shared := func(o *idempotency.Options) { o.Shared = true }
+	for name, queries := range same {
+		try(name, queries, 201)
+		try(name+" of anybody", queries, 422, shared)
+		try(name+" with a check", queries, 201, shared, func(o *idempotency.Options) {
+			o.AllowReplay = func(*http.Request) (bool, error) { return true, nil }
+		})
+	}
+	for name, queries := range differ {
+		try(name, queries, 422)
 	}
 }

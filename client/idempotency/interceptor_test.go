@@ -99,6 +99,43 @@ func writeCall(key, client string) *connect.Request[seqledgerv1.WriteRequest] {
 	return r
 }
 
+// A replay has the headers of the first response, or of its error, that a replay of the middleware has.
+func TestInterceptorReplaysHeaders(t *testing.T) {
+	t.Parallel()
+	s, clients := rpc(t, func(o *idempotency.Options) { o.StoredHeaders = []string{"X-Version"} })
+	set := func(header http.Header) {
+		header.Set("Location", "/charges/1")
+		header.Set("X-Version", "7")
+		header.Set("Set-Cookie", "secret")
+	}
+	s.shared = connect.NewResponse(new(seqledgerv1.WriteResponse))
+	set(s.shared.Header())
+	refusal := connect.NewError(connect.CodeNotFound, errors.New("no such account"))
+	set(refusal.Meta())
+	for name, client := range clients {
+		for i := range 2 {
+			s.serve = nil
+			answer, err := client.Write(t.Context(), writeCall("m-"+name[len(name)-3:], "a"))
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			s.serve = func(context.Context, http.Header) error { return refusal }
+			_, err = client.Write(t.Context(), writeCall("e-"+name[len(name)-3:], "a"))
+			failure, ok := errors.AsType[*connect.Error](err)
+			if !ok || failure.Code() != connect.CodeNotFound {
+				t.Fatal(name, err)
+			}
+			for _, header := range []http.Header{answer.Header(), failure.Meta()} {
+				replay := header.Get("Idempotent-Replayed") == "true"
+				if header.Get("Location") != "/charges/1" || header.Get("X-Version") != "7" || replay != (i == 1) ||
+					(header.Get("Set-Cookie") == "") != replay {
+					t.Errorf("%s, answer %d: %v", name, i, header)
+				}
+			}
+		}
+	}
+}
+
 // A call runs once, whatever protocol and encoding its retries use.
 func TestInterceptorReplays(t *testing.T) {
 	t.Parallel()

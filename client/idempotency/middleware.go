@@ -18,7 +18,7 @@ const (
 	HeaderReplayed = "Idempotent-Replayed" // response: true or false
 	HeaderExpires  = "Idempotency-Expires" // response: end of the replay period, ISO 8601
 	HeaderBypassed = "Idempotent-Bypassed" // response: true if the store was bypassed
-	HeaderIgnored  = "Idempotent-Ignored"  // response: true if the key had no effect, because of the method
+	HeaderIgnored  = "Idempotent-Ignored"  // response: true if the key had no effect: see [Middleware]
 	policyPath     = "/.well-known/idempotency"
 )
 
@@ -30,6 +30,9 @@ const (
 // coding, so that every client can read its replay. Its context does not end when the client disconnects; see also
 // [FromContext]. With [TakeOver] it ends, with the cause [ErrLeaseLost], when another owner may run. The response is
 // held back until the result is stored, up to 1 MiB.
+//
+// A key has no effect on a request with another method than those of the options, nor in the header X-Idempotency-Key;
+// the response tells.
 //
 // Authentication must come before the middleware, because a retry is answered without the handler.
 func Middleware(store Store, options Options) func(http.Handler) http.Handler {
@@ -70,17 +73,32 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case hasKey && upgrade:
 		m.fail(w, r, &Error{Code: CodeKeyInvalid,
 			Cause: errors.New("a connection that is upgraded has no response to repeat")})
-	case hasKey && !slices.Contains(m.options.Methods, r.Method): // never of HEAD and OPTIONS
+	case (hasKey || hasOther(r.Header)) && !slices.Contains(m.options.Methods, r.Method): // never of HEAD and OPTIONS
 		m.ignoreKey(w, r)
 	case !slices.Contains(m.options.Methods, r.Method):
 		m.next.ServeHTTP(w, r)
 	case !hasKey && m.options.Required:
-		m.fail(w, r, &Error{Code: CodeKeyMissing})
+		m.fail(w, r, &Error{Code: CodeKeyMissing, Cause: ofOther(r.Header)})
+	case !hasKey && hasOther(r.Header):
+		m.ignoreKey(w, r)
 	case !hasKey:
 		m.next.ServeHTTP(w, r)
 	default:
 		m.serveKeyed(w, r)
 	}
+}
+
+// headerOther is a header that some other servers take for HeaderKey. It has no effect here, which a client is told.
+const headerOther = "X-Idempotency-Key"
+
+func hasOther(header http.Header) bool { return len(header[headerOther]) > 0 }
+
+// ofOther says why a request that has its key in headerOther lacks one, or returns nil. Its client may see the error.
+func ofOther(header http.Header) error {
+	if hasOther(header) {
+		return errors.New(headerOther + " has no effect: send " + HeaderKey)
+	}
+	return nil
 }
 
 // isH2C reports whether a request merely offers to upgrade to cleartext HTTP/2, which net/http ignores.

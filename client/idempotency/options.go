@@ -88,7 +88,7 @@ type Options struct {
 	// StoredHeaders are the names of response headers that are stored and replayed in addition to Content-Type,
 	// Content-Encoding, Content-Language, Content-Disposition, Content-Location, Content-Range, Location,
 	// Operation-Location, ETag, Last-Modified, Link, Vary, Retry-After and Cache-Control. Cookies, credentials, and
-	// headers of CORS, of one delivery or of one connection cannot be stored. Interceptor ignores it.
+	// headers of CORS, of one delivery or of one connection cannot be stored.
 	StoredHeaders []string
 	// MismatchStatus is the status returned for a key that was used for another request: 422, the default, or 409.
 	MismatchStatus int

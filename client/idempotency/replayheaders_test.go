@@ -218,6 +218,44 @@ func TestIgnoredKeysAreTold(t *testing.T) {
 	}
 }
 
+// A key in the header of other servers has no effect, which a client is told whose repeat would run again.
+func TestKeysOfOthersAreTold(t *testing.T) {
+	t.Parallel()
+	other := func(r *http.Request) {
+		r.Header.Del("Idempotency-Key")
+		r.Header.Set("X-Idempotency-Key", "k")
+	}
+	for method, options := range map[string]func(*idempotency.Options){
+		http.MethodPost: func(*idempotency.Options) {}, http.MethodPut: func(*idempotency.Options) {},
+		http.MethodPatch: func(o *idempotency.Options) { o.Required = true },
+	} {
+		s := newService(t, options)
+		answer := s.send(other, func(r *http.Request) { r.Method = method })
+		body := string(must.Get(io.ReadAll(answer.Body))(t))
+		if told := answer.Header.Get("Idempotent-Ignored"); method != http.MethodPatch && told != "true" ||
+			method == http.MethodPatch && !strings.Contains(body, "X-Idempotency-Key has no effect") {
+			t.Errorf("%s: Idempotent-Ignored %q, %s", method, told, body)
+		}
+	}
+	s := newService(t)
+	both := s.send(func(r *http.Request) { r.Header.Set("X-Idempotency-Key", "k") })
+	if both.Header.Get("Idempotent-Ignored") != "" {
+		t.Errorf("with a key that has an effect: %v", both.Header)
+	}
+	for require := range map[bool]bool{false: true, true: true} {
+		_, clients := rpc(t, func(o *idempotency.Options) { o.Required = require })
+		for name, c := range clients {
+			call := writeCall("", "a")
+			call.Header().Set("X-Idempotency-Key", "k")
+			answer, err := c.Write(t.Context(), call)
+			if !require && (err != nil || answer.Header().Get("Idempotent-Ignored") != "true") ||
+				require && (err == nil || !strings.Contains(err.Error(), "X-Idempotency-Key has no effect")) {
+				t.Errorf("%s, required %v: %v, %v", name, require, answer, err)
+			}
+		}
+	}
+}
+
 // A key has no effect on a call without side effects, nor on a stream: the response tells.
 func TestIgnoredKeysOfCallsAreTold(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ func (m *middleware) fingerprint(
 		party: party, Method: methodOf(r), Namespace: namespace, Target: r.URL,
 		Header:    m.options.comparedHeaders(r.Header),
 		MediaType: strings.Join(r.Header.Values("Content-Type"), ","),
+	}
+	if party != "" || m.options.AllowReplay != nil { // else the signature alone says who may see the stored response
+		request.Target = withoutSignature(r.URL)
 	}
 	if m.options.Fingerprint != FingerprintNone {
 		if request.Body, err = m.readBody(w, r); err != nil {
@@ -110,11 +114,25 @@ func (m *middleware) namespace(r *http.Request) string {
 	if m.options.Namespace != nil {
 		return m.options.Namespace(r)
 	}
-	path := loosePath(r.URL)
+	path := loosePath(sentURL(r))
 	name := r.Method + " " + path
 	if len(name) > MaxNamespace {
 		sum := sha256.Sum256([]byte(path))
 		name = r.Method + " sha256:" + hex.EncodeToString(sum[:])
 	}
 	return name
+}
+
+// sentURL returns the URL that a request was sent to. http.StripPrefix removes from r.URL what tells two places apart
+// at which one handler is mounted. Where something else has rewritten the path, that is the request.
+func sentURL(r *http.Request) *url.URL {
+	sent, err := url.ParseRequestURI(r.RequestURI)
+	if err != nil {
+		return r.URL
+	}
+	prefix, stripped := strings.CutSuffix(sent.EscapedPath(), r.URL.EscapedPath())
+	if !stripped || strings.Trim(prefix, "/") == "" { // as of //charge, whose path was cleaned
+		return r.URL
+	}
+	return sent
 }

@@ -97,8 +97,10 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 // TestConformanceOfNoClient checks that a client that ends is reported, and that the cases are listed without one.
 func TestConformanceOfNoClient(t *testing.T) {
 	t.Parallel()
-	got := seqledger(t, "conformance", "--client", "exit 3 #", "--only", "^numbering$").expect(t, exitFailed)
+	got := seqledger(t, "conformance", "--client", "sh -c 'exit 3'", "--only", "^numbering$").expect(t, exitFailed)
 	check.Contains(t, got.stdout, "ended by itself", "a client that ends")
+	got = seqledger(t, "conformance", "--client", "./no-such-client --verbose").expect(t, exitFailed, "no-such-client")
+	check.Equal(t, got.stdout, "", "the cases of a client that is not there")
 	list := seqledger(t, "conformance", "--list").expect(t, exitDone)
 	if !slices.ContainsFunc(strings.Split(list.stdout, "\n"), func(line string) bool {
 		return strings.HasPrefix(line, "takeover ")

@@ -28,9 +28,9 @@ func IsReadOnly(err error) bool { return code(err) == readOnly }
 func IsUnable(err error) bool { return IsReadOnly(err) || strings.HasPrefix(code(err), "57P") }
 
 // Passes reports whether a server that has answered with an error may do so no longer a moment later: it is unable, or
-// had connections, rollbacks or resources that failed.
+// had connections, rollbacks or resources that failed, or it has ended a transaction from which it heard nothing.
 func Passes(err error) bool {
-	for _, class := range []string{"08", "40", "53", "57"} {
+	for _, class := range []string{"08", "40", "53", "57", "25P03"} {
 		if strings.HasPrefix(code(err), class) {
 			return true
 		}

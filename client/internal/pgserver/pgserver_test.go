@@ -23,6 +23,7 @@ func TestErrors(t *testing.T) {
 		{"08006", false, false, true},  // connection failure
 		{"40001", false, false, true},  // serialization failure
 		{"53300", false, false, true},  // too many connections
+		{"25P03", false, false, true},  // a transaction that was idle
 		{"42501", false, false, false}, // no privilege
 		{"42P01", false, false, false}, // no table
 		{"25001", false, false, false}, // another state of a transaction

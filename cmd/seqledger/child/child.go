@@ -126,6 +126,17 @@ func (p *Child) Write(data []byte) (int, error) { return p.stdin.Write(data) }
 // Ended is closed once the process has ended and its output was read.
 func (p *Child) Ended() <-chan struct{} { return p.ended }
 
+// IsAbsent reports whether the process has ended because a shell has found no program to run, or may not run it.
+func (p *Child) IsAbsent() bool {
+	select {
+	case <-p.ended:
+		code := p.cmd.ProcessState.ExitCode()
+		return code == 126 || code == 127
+	default:
+		return false
+	}
+}
+
 // Kill is kill -9, on Linux of the processes that it has started too, and waits.
 func (p *Child) Kill() {
 	p.expected.Store(true)

@@ -149,7 +149,11 @@ func (b *bed) send(c command) {
 }
 
 func (b *bed) await(what string, holds func() bool) {
-	must(b.books.await(b.ctx, b.client.Ended(), what, holds))
+	err := b.books.await(b.ctx, b.client.Ended(), what, holds)
+	if err != nil && b.client.IsAbsent() && b.books.opened == nil && b.books.ended == nil {
+		prepared(b.client.Explain("could not be run"))
+	}
+	must(err)
 }
 
 // tellOpen tells the client to open its stream.
