@@ -13,8 +13,8 @@ import (
 )
 
 // TestServeStorageFailure takes the server's right to write to files away. It must end by itself, with the reason and
-// what an operator does in its last line, must not acknowledge what it could not write, and must have everything that it
-// had acknowledged when it starts again.
+// what an operator does in its last line, must not acknowledge what it could not write, and must have everything that
+// it had acknowledged when it starts again.
 func TestServeStorageFailure(t *testing.T) {
 	t.Parallel()
 	s := serveWith(t, behindPipe(t), t.TempDir(), "127.0.0.1:0")
