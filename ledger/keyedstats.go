@@ -75,7 +75,7 @@ func (c *keyedCounters) stats() stats.Keyed {
 // counted already updates the counts; a change of a later one does not, because the count will reach it.
 type recordCounts struct {
 	mu      sync.Mutex
-	byState [keyed.Written + 1]uint64
+	byState [keyed.Expired + 1]uint64
 	upTo    []byte
 	whole   atomic.Bool // all are counted; set under mu
 	present keySet      // the keys of those that are counted; changed under mu
@@ -84,7 +84,7 @@ type recordCounts struct {
 // reset forgets everything; it must be called before anything else. The caller holds mu, or is the only user.
 func (r *recordCounts) reset() {
 	r.whole.Store(false)
-	r.byState, r.upTo = [keyed.Written + 1]uint64{}, nil
+	r.byState, r.upTo = [keyed.Expired + 1]uint64{}, nil
 	r.present.begin()
 }
 
@@ -141,7 +141,7 @@ func (r *recordCounts) counts() map[keyed.State]uint64 {
 		return nil
 	}
 	counts := map[keyed.State]uint64{}
-	for s := keyed.Pending; s <= keyed.Written; s++ {
+	for s := keyed.Pending; s <= keyed.Expired; s++ {
 		counts[s] = r.byState[s]
 	}
 	return counts

@@ -219,7 +219,7 @@ func changeSomeRecord(t *testing.T, l *Ledger, draw *rand.Rand) {
 func countRecords(t *testing.T, l *Ledger) map[keyed.State]uint64 {
 	t.Helper()
 	counts := map[keyed.State]uint64{}
-	for s := keyed.Pending; s <= keyed.Written; s++ {
+	for s := keyed.Pending; s <= keyed.Expired; s++ {
 		counts[s] = 0
 	}
 	must.Do(t, l.View(t.Context(), func(v machine.View) error {

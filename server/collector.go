@@ -236,8 +236,8 @@ var keyedCallNames = [...]string{
 var keyedCodes = map[keyed.Kind][]machine.Code{
 	0: {machine.Committed, machine.Replayed, machine.IdempotencyKeyReused, machine.TooManyKeys},
 	keyed.Reserve: {machine.Keyed(keyed.Acquired), machine.Keyed(keyed.Replay), machine.Keyed(keyed.InFlight),
-		machine.Keyed(keyed.Mismatch), machine.Keyed(keyed.Unknown), machine.Keyed(keyed.Stale),
-		machine.Keyed(keyed.LeaseLost), machine.TooManyKeys},
+		machine.Keyed(keyed.Mismatch), machine.Keyed(keyed.Unknown), machine.Keyed(keyed.ResultExpired),
+		machine.Keyed(keyed.Stale), machine.Keyed(keyed.LeaseLost), machine.TooManyKeys},
 	keyed.Complete:  {machine.Keyed(keyed.OK), machine.Keyed(keyed.LeaseLost), machine.Keyed(keyed.AlreadyCompleted)},
 	keyed.Reject:    {machine.Keyed(keyed.OK), machine.Keyed(keyed.LeaseLost), machine.Keyed(keyed.AlreadyCompleted)},
 	keyed.Release:   {machine.Keyed(keyed.OK), machine.Keyed(keyed.LeaseLost)},

@@ -58,7 +58,7 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 	case keyed.Acquired:
 		answer.Token, answer.Attempt, answer.Checkpoint = record.Token, record.Attempts, record.Checkpoint
 		answer.LeaseExpiresAt = wire.Timestamp(record.LeaseEnd)
-	case keyed.Replay, keyed.Unknown:
+	case keyed.Replay, keyed.Unknown, keyed.ResultExpired:
 		answer.Record = wire.RenderRecord(record, true)
 	case keyed.Mismatch:
 		answer.Incomparable = record.Incomparable(c.Fingerprint)
@@ -312,7 +312,7 @@ func (s *Server) resolveRecord(
 		return nil, err
 	}
 	answer := &seqledgerv1.ResolveRecordResponse{Outcome: wire.RecordOutcome(out.Code)}
-	if out.Code.Keyed() == keyed.AlreadyCompleted {
+	if code := out.Code.Keyed(); code == keyed.AlreadyCompleted || code == keyed.ResultExpired {
 		answer.Record = wire.RenderRecord(out.Keyed.Record, true)
 	}
 	return answer, nil

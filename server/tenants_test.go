@@ -190,25 +190,6 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	}
 }
 
-// Requests are shared.
-func TestRequestsAreShared(t *testing.T) {
-	t.Parallel()
-	g := tenants(t, server.Options{MaxRequests: 8})
-	head := fmt.Sprintf(
-		"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\n"+
-			"Content-Length: 100\r\n\r\n",
-		seqledgerv1connect.LedgerServiceWriteProcedure, g.keys["bad"])
-	var connections []net.Conn
-	for range 2 {
-		connections = append(connections, g.connect(t, head))
-	}
-	defer closeAll(connections)
-	g.awaitObserved(t, "seqledger_requests_open", func(v float64) bool { return v == 2 })
-	// Whole, because net/http waits for the body of a request before it sends a refusal.
-	check.Contains(t, status(g.connect(t, head+strings.Repeat("x", 100))), " 429 ", "a third request at once")
-	g.mustServe(t, "a")
-}
-
 // Connections are shared: a credential keeps no more than its part of them.
 func TestConnectionsAreShared(t *testing.T) {
 	t.Parallel()

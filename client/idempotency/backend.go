@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -206,13 +207,15 @@ func decodeStored(value []byte) (*keyed.Record, error) {
 // keepUntil returns the time until which the record must be kept. A pending record is kept for as long as its outcome
 // may be unknown after its lease.
 func keepUntil(r *keyed.Record) time.Time {
-	switch {
-	case r.State != keyed.Pending:
-		return time.Unix(0, r.Due(keyed.Moment{}))
-	case r.Policy == keyed.TakeOver:
-		return time.Unix(0, r.LeaseEnd).Add(keyed.UnclaimedTTL + keyed.IndeterminateTTL)
+	if r.State != keyed.Pending {
+		return time.Unix(0, max(r.Due(keyed.Moment{}), r.FreeAt()))
 	}
-	return time.Unix(0, r.LeaseEnd).Add(keyed.IndeterminateTTL)
+	unknown := keyed.Record{State: keyed.Indeterminate, ForgetAfter: r.ForgetAfter}
+	unknown.Expires = r.LeaseEnd + int64(keyed.IndeterminateTTL)
+	if r.Policy == keyed.TakeOver {
+		unknown.Expires += int64(keyed.UnclaimedTTL)
+	}
+	return time.Unix(0, unknown.FreeAt())
 }
 
 // nextToken increments the store's token counter.
@@ -252,7 +255,8 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 	}
 	command := keyed.Command{
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
-		Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
+		Lease: int64(r.Lease), TTL: int64(r.TTL), ForgetAfter: int64(r.ForgetAfter),
+		Policy: keyed.Policy(r.OnLeaseExpired),
 	}
 	// Resolve the validity once, so that waiting does not extend it.
 	validUntil := int64(0)
@@ -304,7 +308,7 @@ func (d *decided) reservation(c *keyed.Command) *Reservation {
 	case keyed.Acquired:
 		answer.Token, answer.Attempt, answer.Checkpoint = d.record.Token, d.record.Attempts, d.record.Checkpoint
 		answer.LeaseExpires = time.Unix(0, d.record.LeaseEnd)
-	case keyed.Replay, keyed.Unknown:
+	case keyed.Replay, keyed.Unknown, keyed.ResultExpired:
 		answer.Record = publicRecord(d.record)
 	case keyed.Mismatch:
 		answer.Incomparable = d.record.Incomparable(c.Fingerprint)
@@ -326,6 +330,9 @@ func publicRecord(k *keyed.Record) *Record {
 	}
 	if k.Expires != 0 {
 		r.Expires = time.Unix(0, k.Expires)
+		if free := k.FreeAt(); free != math.MaxInt64 {
+			r.Forgotten = time.Unix(0, free)
+		}
 	}
 	return r
 }

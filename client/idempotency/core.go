@@ -25,6 +25,7 @@ const (
 	EventMismatch      Event = "mismatch"      // refused: the key belongs to another request
 	EventIndeterminate Event = "indeterminate" // refused: the outcome is unknown
 	EventNotRetained   Event = "not-retained"  // refused: the response was not kept
+	EventExpired       Event = "expired"       // refused: made before, and its result has expired
 	EventLeaseLost     Event = "lease-lost"    // an owner lost its lease
 	EventReleased      Event = "released"      // an owner released the key without executing anything
 	EventAbandoned     Event = "abandoned"     // an owner left the outcome unknown
@@ -71,6 +72,10 @@ type Settings struct {
 	TTL time.Duration
 	// RejectedTTL is TTL for refusals; 0 means 60 s.
 	RejectedTTL time.Duration
+	// ForgetAfter is how long a key stays taken after the work has ended: at least TTL and at most 100 years, or
+	// [Never]. Retries that come after the result has expired are then refused with CodeExpired, and not run again. 0
+	// frees the key with its result.
+	ForgetAfter time.Duration
 	// Wait is how long a retry waits for the first call, at most 60 s; 0 means 30 s, and a negative value disables
 	// waiting.
 	Wait time.Duration
@@ -98,6 +103,9 @@ func (s Settings) validate() (Settings, error) {
 		return s, err
 	}
 	if s.RejectedTTL, err = span("RejectedTTL", s.RejectedTTL, DefaultRejectedTTL, MinTTL, MaxTTL); err != nil {
+		return s, err
+	}
+	if s.ForgetAfter, err = forgetAfter(s.ForgetAfter, s.TTL); err != nil {
 		return s, err
 	}
 	s.Wait = max(s.Wait, -1)
@@ -143,7 +151,7 @@ func (g *guard) timed(call string) func() {
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
 	request := &ReserveRequest{
 		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL,
-		OnLeaseExpired: g.OnLeaseExpired,
+		ForgetAfter: g.ForgetAfter, OnLeaseExpired: g.OnLeaseExpired,
 	}
 	if clock, ok := g.store.(Clock); ok { // once, because a retry of the call is a copy, too
 		request.ValidUntil = clock.Now().Add(DefaultValidity)
@@ -178,6 +186,9 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 	case Unknown:
 		g.Metrics.Count(EventIndeterminate)
 		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
+	case ResultExpired:
+		g.Metrics.Count(EventExpired)
+		return nil, nil, &Error{Code: CodeExpired, Record: r.Record}
 	case Stale:
 		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes, or " +
 			"it was under way for as long")

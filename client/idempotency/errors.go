@@ -26,6 +26,7 @@ const (
 	CodeInFlight         Code = "in-flight"             // the first request is still running
 	CodeOutcomeUnknown   Code = "outcome-unknown"       // it is unknown whether it was executed
 	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
+	CodeExpired          Code = "expired"               // made before, and its result has expired
 	CodeNotExecuted      Code = "not-executed"          // an operator settled it: it was not executed
 	CodeReplayForbidden  Code = "replay-forbidden"      // made before, and the caller may not see the response
 	CodeReplayUnchecked  Code = "replay-unchecked"      // whether the caller may see the response is unknown
@@ -76,6 +77,8 @@ var codes = map[Code]codeInfo{
 		"Whether the request was executed is not known"},
 	CodeNotRetained: {http.StatusGone, Reconcile, connect.CodeAlreadyExists,
 		"The request was executed, and its response was not kept"},
+	CodeExpired: {http.StatusGone, Reconcile, connect.CodeFailedPrecondition,
+		"The request was made before, and its result has expired"},
 	CodeNotExecuted: {http.StatusConflict, OtherKey, connect.CodeFailedPrecondition,
 		"The first request with this key was not executed, as was found out later"},
 	CodeReplayForbidden: {http.StatusForbidden, FixRequest, connect.CodePermissionDenied,
@@ -94,7 +97,7 @@ type Error struct {
 	Code Code
 	// RetryAfter is how long to wait before retrying with the same key; 0 if unknown.
 	RetryAfter time.Duration
-	// Record is set with CodeOutcomeUnknown, CodeNotRetained, CodeNotExecuted and CodeReplayEncoded.
+	// Record is set with CodeOutcomeUnknown, CodeNotRetained, CodeExpired, CodeNotExecuted and CodeReplayEncoded.
 	Record *Record
 	// Location is the Location header of a response that was not kept.
 	Location string

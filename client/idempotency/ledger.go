@@ -28,7 +28,7 @@ type ledgerStore struct{ client *client.Client }
 func (s ledgerStore) Now() time.Time { return time.Now() }
 
 // reserveOutcomes are the outcomes of a Reserve.
-var reserveOutcomes = []Outcome{Acquired, Replay, InFlight, Mismatch, Unknown, Stale, LeaseLost}
+var reserveOutcomes = []Outcome{Acquired, Replay, InFlight, Mismatch, Unknown, ResultExpired, Stale, LeaseLost}
 
 var wireStates = map[seqledgerv1.RecordState]State{
 	seqledgerv1.RecordState_RECORD_STATE_PENDING:       Pending,
@@ -36,6 +36,7 @@ var wireStates = map[seqledgerv1.RecordState]State{
 	seqledgerv1.RecordState_RECORD_STATE_REJECTED:      Rejected,
 	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: Indeterminate,
 	seqledgerv1.RecordState_RECORD_STATE_WRITTEN:       Written,
+	seqledgerv1.RecordState_RECORD_STATE_EXPIRED:       Expired,
 }
 
 var wireExpiries = map[LeaseExpiry]seqledgerv1.LeaseExpiry{
@@ -79,7 +80,8 @@ func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
 		State: wireStates[m.GetState()], Token: m.GetToken(), Attempts: m.GetAttempts(),
 		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Created: fromWireTime(m.GetCreatedAt()),
 		Completed: fromWireTime(m.GetCompletedAt()), Expires: fromWireTime(m.GetExpiresAt()),
-		Response: m.GetResponse(), ResponseSize: m.GetResponseSize(), Checkpoint: m.GetCheckpoint(),
+		Forgotten: fromWireTime(m.GetForgottenAt()),
+		Response:  m.GetResponse(), ResponseSize: m.GetResponseSize(), Checkpoint: m.GetCheckpoint(),
 	}
 	if m.GetOnLeaseExpired() == seqledgerv1.LeaseExpiry_LEASE_EXPIRY_TAKEOVER {
 		r.OnLeaseExpired = TakeOver
@@ -127,6 +129,9 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 		Lease: durationpb.New(r.Lease), Ttl: durationpb.New(r.TTL), Wait: wireSpan(r.Wait),
 		OnLeaseExpired: wireExpiries[r.OnLeaseExpired], ValidUntil: timestamppb.New(r.ValidUntil),
 	}
+	if message.NeverForget = r.ForgetAfter == Never; !message.NeverForget {
+		message.ForgetAfter = wireSpan(r.ForgetAfter)
+	}
 	if r.ValidUntil.IsZero() {
 		message.ValidUntil = timestamppb.New(time.Now().Add(DefaultValidity))
 	}
@@ -141,7 +146,7 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 	}
 	outcome, record := keyed.CodeOf(m.GetOutcome()), m.GetRecord()
 	if !slices.Contains(reserveOutcomes, outcome) || outcome == Acquired && m.GetToken() == 0 ||
-		(outcome == Replay || outcome == Unknown) && record == nil {
+		(outcome == Replay || outcome == Unknown || outcome == ResultExpired) && record == nil {
 		return nil, protocolError(m.GetOutcome())
 	}
 	return &Reservation{

@@ -308,6 +308,29 @@ func TestMiddlewarePolicy(t *testing.T) {
 	})
 }
 
+// A key that is remembered for longer than its response runs once: later repeats are told that the response is gone.
+func TestMiddlewareExpired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(o *idempotency.Options) { o.TTL, o.ForgetAfter = time.Hour, idempotency.Never })
+		s.expect(s.send(), http.StatusCreated, "false", 1)
+		pass(time.Hour - 1)
+		s.expect(s.send(), http.StatusCreated, "true", 1)
+		pass(1)
+		s.refused(s.send(), http.StatusGone, idempotency.CodeExpired, idempotency.Reconcile, 1)
+		pass(100 * 365 * 24 * time.Hour)
+		s.refused(s.send(), http.StatusGone, idempotency.CodeExpired, idempotency.Reconcile, 1)
+		other := s.send(body("{}"))
+		s.refused(other, http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		policy := must.Get(io.ReadAll(s.send(func(r *http.Request) {
+			r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency"
+		}).Body))(t)
+		if !strings.Contains(string(policy), `"never_forget":true`) {
+			t.Errorf("the policy is %s", policy)
+		}
+	})
+}
+
 func TestMiddlewareMismatch(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -206,12 +206,15 @@ type policy struct {
 	MaxBodyBytes    int64    `json:"max_body_bytes"`
 	TTLSeconds      float64  `json:"ttl_seconds"`
 	RejectedSeconds float64  `json:"rejected_ttl_seconds"`
-	WaitSeconds     float64  `json:"wait_seconds"`
-	OnLeaseExpired  string   `json:"on_lease_expired"`
-	MaxStoredBytes  int      `json:"max_stored_bytes"`
-	MismatchStatus  int      `json:"mismatch_status"`
-	StoredHeaders   []string `json:"stored_headers,omitempty"` // in addition to the usual ones
-	Documentation   string   `json:"documentation"`
+	// How long a key stays taken after its request has ended, unless it is never forgotten.
+	ForgetSeconds  float64  `json:"forget_after_seconds,omitempty"`
+	NeverForget    bool     `json:"never_forget,omitempty"`
+	WaitSeconds    float64  `json:"wait_seconds"`
+	OnLeaseExpired string   `json:"on_lease_expired"`
+	MaxStoredBytes int      `json:"max_stored_bytes"`
+	MismatchStatus int      `json:"mismatch_status"`
+	StoredHeaders  []string `json:"stored_headers,omitempty"` // in addition to the usual ones
+	Documentation  string   `json:"documentation"`
 }
 
 var modeNames = map[FingerprintMode]string{
@@ -235,6 +238,9 @@ func (o Options) Policy() ([]byte, error) {
 		OnLeaseExpired: "indeterminate",
 		MaxStoredBytes: MaxResponse, MismatchStatus: o.MismatchStatus, StoredHeaders: o.StoredHeaders,
 		Documentation: o.DescribedBy,
+	}
+	if p.NeverForget = o.ForgetAfter == Never; !p.NeverForget {
+		p.ForgetSeconds = max(o.TTL, o.ForgetAfter).Seconds()
 	}
 	if o.OnLeaseExpired == TakeOver {
 		p.OnLeaseExpired = "takeover"

@@ -21,9 +21,10 @@ var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open
 type Resolver interface {
 	Store
 	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get. The outcome
-	// is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the record.
+	// is OK, even if the record was already settled in the same way; or it is AlreadyCompleted or ResultExpired, with
+	// the record.
 	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
-	// Purge deletes a finished record. Its key is then free, and the work runs again for it.
+	// Purge deletes a finished or an expired record. Its key is then free, and the work runs again for it.
 	Purge(ctx context.Context, key *RecordKey) (*Answer, error)
 }
 
@@ -87,7 +88,7 @@ func (s *casStore) settle(ctx context.Context, key *RecordKey, c keyed.Command) 
 		return nil, ErrNotFinal
 	}
 	answer := &Answer{Outcome: out.Code}
-	if out.Code == keyed.AlreadyCompleted {
+	if out.Code == keyed.AlreadyCompleted || out.Code == keyed.ResultExpired {
 		answer.Record = publicRecord(out.record)
 	}
 	return answer, nil

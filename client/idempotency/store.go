@@ -24,7 +24,12 @@ const (
 	MaxLease      = keyed.MaxLease // 24 h
 	MinTTL        = time.Second
 	MaxTTL        = keyed.MaxTTL // 366 days
+
+	MaxForgetAfter = keyed.MaxForgetAfter // 100 years
 )
+
+// Never is a ForgetAfter that does not end: a key stays taken until an operator purges its record.
+const Never = keyed.Never
 
 // EndLease is the lease of a Heartbeat from an owner that has stopped and does not know whether its work was done. The
 // lease ends at once: the outcome is unknown, or with [TakeOver] the next caller becomes the owner.
@@ -86,6 +91,7 @@ const (
 	Rejected      State = State(keyed.Rejected)      // refused for good
 	Indeterminate State = State(keyed.Indeterminate) // unknown whether it was done
 	Written       State = State(keyed.Written)       // a keyed write to the ledger itself
+	Expired       State = State(keyed.Expired)       // finished, or unknown, too long ago for a result
 )
 
 // String returns the state in upper case, as the API names it.
@@ -101,7 +107,8 @@ type Record struct {
 	LeaseExpires   time.Time
 	Created        time.Time
 	Completed      time.Time // zero until the record is finished
-	Expires        time.Time // zero while the record is pending
+	Expires        time.Time // when the result expires; zero while the record is pending
+	Forgotten      time.Time // when the key becomes free; zero while the record is pending, or for Never
 	Response       []byte
 	ResponseSize   uint64 // bytes; larger than len(Response) if the store no longer has it
 	Checkpoint     []byte
@@ -121,6 +128,7 @@ const (
 	Stale            = keyed.Stale            // the Reserve arrived after its validity ended
 	LeaseLost        = keyed.LeaseLost        // the caller does not own the record
 	AlreadyCompleted = keyed.AlreadyCompleted // finished by the same owner with another result
+	ResultExpired    = keyed.ResultExpired    // made before, too long ago for a result
 )
 
 // ReserveRequest asks for the ownership of a key.
@@ -138,6 +146,9 @@ type ReserveRequest struct {
 	Lease time.Duration
 	// TTL is how long a finished record answers retries: 1 s to 366 days; 0 means 24 h.
 	TTL time.Duration
+	// ForgetAfter is how long the key stays taken after the work has ended: from TTL to 100 years, or [Never]; 0 means
+	// as long as the record. After its TTL a retry is answered ResultExpired.
+	ForgetAfter time.Duration
 	// Wait is how long to wait while another owner is at work, at most 60 s.
 	Wait           time.Duration
 	OnLeaseExpired LeaseExpiry
@@ -145,14 +156,14 @@ type ReserveRequest struct {
 
 // Reservation is the result of a Reserve.
 type Reservation struct {
-	// Outcome is Acquired, Replay, InFlight, Mismatch, Unknown, Stale or LeaseLost.
+	// Outcome is Acquired, Replay, InFlight, Mismatch, Unknown, ResultExpired, Stale or LeaseLost.
 	Outcome Outcome
 	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what the previous owner
 	// stored, and LeaseExpires the end of the lease. They are set only with Acquired.
 	Token, Attempt uint64
 	Checkpoint     []byte
 	LeaseExpires   time.Time
-	// Record is set only with Replay and Unknown.
+	// Record is set only with Replay, Unknown and ResultExpired.
 	Record *Record
 	// RetryAfter is the remaining lease of the owner. It is set only with InFlight.
 	RetryAfter time.Duration
@@ -234,7 +245,7 @@ type InvalidError struct {
 func (e *InvalidError) isSetting() bool {
 	field := strings.ToLower(strings.ReplaceAll(e.Field, "_", ""))
 	switch field {
-	case "attemptid", "lease", "onleaseexpired", "ttl", "validuntil", "wait":
+	case "attemptid", "forgetafter", "lease", "onleaseexpired", "ttl", "validuntil", "wait":
 		return true
 	}
 	return slices.Contains(strings.Split(field, "."), "scope")
@@ -318,6 +329,14 @@ func span(field string, d, unset, least, most time.Duration) (time.Duration, err
 	return d, nil
 }
 
+// forgetAfter checks how long a key stays taken whose record has the given TTL.
+func forgetAfter(d, ttl time.Duration) (time.Duration, error) {
+	if d == Never {
+		return d, nil
+	}
+	return span("ForgetAfter", d, 0, ttl, MaxForgetAfter)
+}
+
 // Resolve checks a request and returns it with defaults filled in. A store begins with it.
 func (r *ReserveRequest) Resolve() (*ReserveRequest, error) {
 	if err := r.Key.Validate(); err != nil {
@@ -335,6 +354,9 @@ func (r *ReserveRequest) Resolve() (*ReserveRequest, error) {
 		return nil, err
 	}
 	if resolved.TTL, err = span("TTL", r.TTL, DefaultTTL, MinTTL, MaxTTL); err != nil {
+		return nil, err
+	}
+	if resolved.ForgetAfter, err = forgetAfter(r.ForgetAfter, resolved.TTL); err != nil {
 		return nil, err
 	}
 	if resolved.Wait, err = span("Wait", r.Wait, 0, 0, MaxWait); err != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -115,28 +114,6 @@ func TestReads(t *testing.T) {
 	receipt := tx.field(t, "receipts").([]any)[0].(map[string]any)
 	s.do(t, "tx", receipt["txId"].(string), "--proof").expect(t, exitDone, "leaf 0 of 1", "append", "acme/main")
 	do("state", "--client-id", "nobody").expect(t, exitDone, "unknown")
-}
-
-// TestListPages lists more than one page holds.
-func TestListPages(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	var line bytes.Buffer
-	const entities = 2*listPage + 1
-	for n := range entities {
-		fmt.Fprintf(&line, `{"set":{"key":"k%05d","value":"%d"}}`+"\n", n, n)
-	}
-	s.do(t, "import", "--scope", "acme", "--client-id", "c", writeFile(t, "in", line.String())).expect(t, exitDone)
-	r := s.do(t, "list", "--scope", "acme", "--json").expect(t, exitDone)
-	seen := 0
-	for text := range strings.Lines(r.stdout) {
-		var entity struct{ Key string }
-		if err := json.Unmarshal([]byte(text), &entity); err != nil || entity.Key != fmt.Sprintf("k%05d", seen) {
-			t.Fatalf("want the key k%05d, got %q (%v)", seen, text, err)
-		}
-		seen++
-	}
-	check.Equal(t, seen, entities)
 }
 
 // TestPastExpiry: what expires before it is written is said, and written.

@@ -48,6 +48,7 @@ type gatewayRoute struct {
 	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
 	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
 	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s" shared:"REJECTED_TTL_SECONDS"`
+	ForgetAfter     string        `help:"How long a key stays taken after its request has ended, a duration or never: once the response has expired, repeats get 410 and do not run. Default: as long as the response." placeholder:"DURATION"`
 	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s" shared:"PENDING_WAIT_TIMEOUT"`
 	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	OnLeaseExpired  string        `help:"Outcome after a gateway was killed: indeterminate, or takeover for work that may run again." enum:"indeterminate,takeover" default:"indeterminate"`

@@ -1,20 +1,9 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"log"
 	"math/rand/v2"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"path"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,95 +103,4 @@ func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 	if next != lines+1 {
 		t.Fatalf("want %d transactions, got %d", lines, next-1)
 	}
-}
-
-// lossy is a proxy that loses the answers of the first write stream, and the answer
-// of the second OpenSession, which it lets the server execute.
-type lossy struct {
-	backend *httputil.ReverseProxy
-	streams atomic.Int32
-	opened  atomic.Int32
-	held    chan struct{} // closed once the second session is open
-}
-
-// connKey is of the connection of a request.
-type connKey struct{}
-
-func newLossy(t *testing.T, server string) (l *lossy, address string) {
-	t.Helper()
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	l = &lossy{held: make(chan struct{})}
-	l.backend = &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(&url.URL{Scheme: "http", Host: server})
-			r.Out.Host = server
-		},
-		Transport:      &http.Transport{Protocols: protocols},
-		FlushInterval:  -1,
-		ModifyResponse: l.lose,
-		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:       log.New(io.Discard, "", 0),
-	}
-	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") != "" { // no connection of its own for a write stream
-			w.WriteHeader(http.StatusHTTPVersionNotSupported)
-			return
-		}
-		l.backend.ServeHTTP(w, r)
-	}))
-	front.Config.Protocols = new(http.Protocols)
-	front.Config.Protocols.SetHTTP1(true)
-	front.Config.Protocols.SetUnencryptedHTTP2(true)
-	front.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		return context.WithValue(ctx, connKey{}, conn)
-	}
-	front.Config.ErrorLog = log.New(io.Discard, "", 0)
-	front.Start()
-	t.Cleanup(front.Close)
-	return l, front.Listener.Addr().String()
-}
-
-// lose looks at the answer of the server, which has executed the request then.
-func (l *lossy) lose(answer *http.Response) error {
-	switch path.Base(answer.Request.URL.Path) {
-	case "WriteStream":
-		if l.streams.Add(1) == 1 {
-			_, err := answer.Body.Read(make([]byte, 1))
-			conn, _ := answer.Request.Context().Value(connKey{}).(net.Conn)
-			return errors.Join(errors.New("the answers are lost"), err, conn.Close())
-		}
-	case "OpenSession":
-		if l.opened.Add(1) == 2 {
-			close(l.held)
-			<-answer.Request.Context().Done()
-			return context.Cause(answer.Request.Context())
-		}
-	}
-	return nil
-}
-
-// TestImportKilledWhileItFences kills an import while its Writer opens a session to make a
-// refusal final. The next run continues, although the stream has a session whose answer was
-// lost.
-func TestImportKilledWhileItFences(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "other", "--set", "k=1").expect(t, exitDone)
-	input := writeFile(t, "in.ndjson",
-		`{"append":"first"}`+"\n"+`{"set":{"key":"k","value":"2","condition":{"not_exists":true}}}`+"\n")
-	front, address := newLossy(t, s.address)
-	p := start(t, append(importArgs(input), "--server", address)...)
-	select {
-	case <-front.held:
-	case <-p.ended:
-		t.Fatalf("it ended by itself: %s", p.stderr.String())
-	case <-time.After(hangs):
-		t.Fatalf("it opens no session: %s", p.stderr.String())
-	}
-	p.kill()
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "other", "--delete", "k").expect(t,
-		exitDone) // repaired, as the help says
-	s.do(t, importArgs(input)...).expect(t, exitDone, "all 2 lines")
-	s.do(t, "get", "--scope", "acme/main", "k").expect(t, exitDone, "2")
 }

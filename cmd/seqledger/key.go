@@ -50,7 +50,7 @@ type keyListCommand struct {
 	Namespace  string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
 	Principal  string `help:"Principal of the request. Default: the caller; others need the role admin." env:"-" placeholder:"TEXT" xor:"principal"`
 	All        bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
-	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes)." env:"-" default:"any" enum:"any,pending,committed,rejected,indeterminate,written" placeholder:"STATE"`
+	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate, expired (not forgotten) or written (keyed writes)." env:"-" default:"any" enum:"any,pending,committed,rejected,indeterminate,expired,written" placeholder:"STATE"`
 }
 
 func (*keyListCommand) Help() string {
@@ -130,6 +130,7 @@ func (c *keyGetCommand) Run(e *environment) error {
 			t.field("lease expires", timestamp(r.GetLeaseExpiresAt()))
 			t.field("completed", timestamp(r.GetCompletedAt()))
 			t.field("expires", timestamp(r.GetExpiresAt()))
+			t.field("forgotten", timestamp(r.GetForgottenAt()))
 			t.field("checkpoint", operation.Display(r.GetCheckpoint()))
 			t.field("response", operation.Display(r.GetResponse()))
 		})
@@ -219,6 +220,9 @@ func settled(e *environment, outcome seqledgerv1.RecordOutcome, done string) err
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL:
 		return fail(exitRefused, "wait for its owner or the end of its lease; seqledger key get shows both",
 			"the outcome of the work is still open")
+	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_EXPIRED:
+		return fail(exitRefused, "seqledger key purge frees the key, and its work can run again",
+			"the record has expired: only its request is kept")
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED:
 		return fail(exitRefused, "seqledger key get shows it", "the record is finished with another result")
 	default:

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"math"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,9 +12,9 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
-// TestServeStorageFailure takes the server's right to write to files away. It
-// must end by itself with the reason, must not acknowledge what it could not
-// write, and must have everything that it had acknowledged when it starts again.
+// TestServeStorageFailure takes the server's right to write to files away. It must end by itself, with the reason and
+// what an operator does in its last line, must not acknowledge what it could not write, and must have everything that
+// it had acknowledged when it starts again.
 func TestServeStorageFailure(t *testing.T) {
 	t.Parallel()
 	s := serveWith(t, behindPipe(t), t.TempDir(), "127.0.0.1:0")
@@ -26,8 +28,17 @@ func TestServeStorageFailure(t *testing.T) {
 	}
 	check.Equal(t, s.wait(t), exitFailed, "exit code %d")
 	awaitLog(t, s.process, "repair the disk")
+	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
+	var last errorReport // the last line, with --json
+	must.Do(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+	check.Equal(t, last.ExitCode, exitFailed)
+	check.Contains(t, last.Error, ".log", "the error")
+	for _, part := range []string{"repair the disk", s.data, "nothing that was acknowledged is lost"} {
+		check.Contains(t, last.Next, part, "the next step")
+	}
 	s = serveOn(t, s.data, "127.0.0.1:0")
 	s.do(t, append(write, "--sequence", "1", "--json")...).expect(t, exitDone, `"replayed":true`)
+	s.do(t, append(write, "--sequence", "2", "--json")...).expect(t, exitDone, `"sequence":"2"`)
 }
 
 // behindPipe is the program with a pipe for its standard error, which takes what the program says although it may not

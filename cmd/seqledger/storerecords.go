@@ -88,7 +88,7 @@ func listStore(
 
 // storeState returns a state of the API as stores name it, and 0 for none.
 func storeState(s seqledgerv1.RecordState) idempotency.State {
-	for state := idempotency.Pending; state <= idempotency.Written; state++ {
+	for state := idempotency.Pending; state <= idempotency.Expired; state++ {
 		if apiState(state) == s {
 			return state
 		}
@@ -115,7 +115,8 @@ func apiRecord(
 		Scope: scope, Namespace: of.Namespace, Principal: of.Principal, KeyHash: of.KeyHash[:],
 		State: apiState(r.State),
 		Token: r.Token, Attempts: r.Attempts, LeaseExpiresAt: at(r.LeaseExpires), CreatedAt: at(r.Created),
-		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), Response: r.Response, Checkpoint: r.Checkpoint,
+		CompletedAt: at(r.Completed), ExpiresAt: at(r.Expires), ForgottenAt: at(r.Forgotten),
+		Response: r.Response, Checkpoint: r.Checkpoint,
 	}
 }
 
@@ -155,7 +156,8 @@ func storeOutcome(answer *idempotency.Answer, err error) (seqledgerv1.RecordOutc
 		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL, nil
 	case err != nil:
 		return 0, err
-	case answer.Outcome == idempotency.OK, answer.Outcome == idempotency.AlreadyCompleted:
+	case answer.Outcome == idempotency.OK, answer.Outcome == idempotency.AlreadyCompleted,
+		answer.Outcome == idempotency.ResultExpired:
 		return seqledgerv1.RecordOutcome(answer.Outcome), nil
 	}
 	return 0, fmt.Errorf("the store answered with %v", answer.Outcome)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -123,7 +124,8 @@ func (s *store) Reserve(
 	}
 	out, err := s.decide(ctx, &r.Key, keyed.Command{
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
-		ValidUntil: until, Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
+		ValidUntil: until, Lease: int64(r.Lease), TTL: int64(r.TTL), ForgetAfter: int64(r.ForgetAfter),
+		Policy: keyed.Policy(r.OnLeaseExpired),
 	}, r.Wait)
 	if err != nil {
 		return nil, err
@@ -133,7 +135,7 @@ func (s *store) Reserve(
 	case idempotency.Acquired:
 		reservation.Token, reservation.Attempt = record.Token, record.Attempts
 		reservation.Checkpoint, reservation.LeaseExpires = record.Checkpoint, time.Unix(0, record.LeaseEnd)
-	case idempotency.Replay, idempotency.Unknown:
+	case idempotency.Replay, idempotency.Unknown, idempotency.ResultExpired:
 		reservation.Record = recordOf(&record.Record)
 	case idempotency.Mismatch:
 		reservation.Incomparable = record.Incomparable(keyed.Fingerprint(r.Fingerprint))
@@ -157,6 +159,9 @@ func recordOf(k *keyed.Record) *idempotency.Record {
 	}
 	if k.Expires != 0 {
 		r.Expires = time.Unix(0, k.Expires)
+		if free := k.FreeAt(); free != math.MaxInt64 {
+			r.Forgotten = time.Unix(0, free)
+		}
 	}
 	return r
 }

@@ -203,9 +203,9 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 // routeFields are the fields of a route.
 var routeFields = []string{
 	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open",
-	"fingerprint", "pointers",
-	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
-	"stored_headers", "replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins",
+	"fingerprint", "pointers", "max_body", "ttl", "rejected_ttl", "forget_after", "wait", "lease", "on_lease_expired",
+	"server_errors", "effect_free", "stored", "stored_headers", "replay_status", "mismatch_status", "fresh_fields",
+	"replay_check", "cors_origins",
 	"principal_header", "principal_claim", "shared", "principal", "request_headers", "visitor_header",
 }
 

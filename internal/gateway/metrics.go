@@ -27,6 +27,7 @@ type metrics struct {
 var counted = []idempotency.Event{
 	idempotency.EventAcquired, idempotency.EventTakeover, idempotency.EventReplayed, idempotency.EventWaited,
 	idempotency.EventInFlight, idempotency.EventMismatch, idempotency.EventIndeterminate, idempotency.EventNotRetained,
+	idempotency.EventExpired,
 	idempotency.EventLeaseLost, idempotency.EventReleased, idempotency.EventAbandoned, idempotency.EventJournaled,
 	idempotency.EventUnstored, idempotency.EventBypassed, idempotency.EventStoreFailure,
 }

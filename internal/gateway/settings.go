@@ -31,8 +31,9 @@ type Settings struct {
 	Fingerprint            string   // raw, jcs, pointers or none
 	Pointers               []string
 	MaxBody                int64 // bytes
-	TTL, RejectedTTL, Wait time.Duration
-	Lease                  time.Duration
+	TTL, RejectedTTL       time.Duration
+	ForgetAfter            string // a duration, or never; empty forgets a key with its response
+	Wait, Lease            time.Duration
 	OnLeaseExpired         string // indeterminate or takeover
 	// ServerErrors are indeterminate, release or store, for all responses of 500 or more, or for a status: 503=release.
 	ServerErrors   []string
@@ -81,6 +82,7 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 		s.MaxBody = int64(o.Count("max_body", 1, maxBody))
 	}
 	s.TTL, s.RejectedTTL = o.Duration("ttl", s.TTL), o.Duration("rejected_ttl", s.RejectedTTL)
+	s.ForgetAfter = o.Optional("forget_after", s.ForgetAfter)
 	s.Wait, s.Lease = o.Duration("wait", s.Wait), o.Duration("lease", s.Lease)
 	s.OnLeaseExpired = o.Optional("on_lease_expired", s.OnLeaseExpired)
 	if o.Has("server_errors") {
@@ -125,6 +127,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 		MaxBody: s.MaxBody, FreshFields: s.FreshFields, RequestHeaders: s.RequestHeaders,
 		VisitorHeader: s.VisitorHeader, StoredHeaders: s.StoredHeaders,
 	}
+	o.ForgetAfter = s.forgetAfter(report)
 	// 0 disables the wait here and means the default there, so that it has to be negative.
 	if s.Wait == 0 {
 		o.Wait = -1
@@ -254,6 +257,22 @@ func (s *Settings) checkTimes(report func(field, format string, args ...any)) {
 	if s.MaxBody < 1 || s.MaxBody > maxBody {
 		report("max_body", "must be 1 to %d bytes", maxBody)
 	}
+}
+
+// forgetAfter returns how long a key stays taken after its request has ended.
+func (s *Settings) forgetAfter(report func(field, format string, args ...any)) time.Duration {
+	switch s.ForgetAfter {
+	case "":
+		return 0
+	case "never":
+		return idempotency.Never
+	}
+	d, err := time.ParseDuration(s.ForgetAfter)
+	if err != nil || d < s.TTL || d > idempotency.MaxForgetAfter {
+		report("forget_after", "must be never, or a duration of at least ttl (%v), such as 8760h, is %q", s.TTL,
+			yamlfile.Clip(s.ForgetAfter))
+	}
+	return d
 }
 
 func (s *Settings) readCheck(report func(field, format string, args ...any)) *replayCheck {

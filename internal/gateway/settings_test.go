@@ -31,6 +31,7 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
     max_body: 7
     ttl: 1h
     rejected_ttl: 2s
+    forget_after: 8760h
     wait: 3s
     lease: 4s
     on_lease_expired: takeover
@@ -45,10 +46,11 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
 `))(t)
 	o := c.routes[0].options
 	got := fmt.Sprint(o.Required, o.Strict, o.Open, o.Shared, o.Methods, o.Fingerprint, o.Pointers, o.MaxBody, o.TTL,
-		o.RejectedTTL, o.Wait, o.Lease, o.OnLeaseExpired == idempotency.TakeOver, o.ReleaseStatuses, o.OutcomeOnly,
+		o.RejectedTTL, o.ForgetAfter, o.Wait, o.Lease, o.OnLeaseExpired == idempotency.TakeOver, o.ReleaseStatuses,
+		o.OutcomeOnly,
 		o.StoredHeaders, o.ReplayStatus, o.MismatchStatus, o.FreshFields, o.RequestHeaders)
-	const want = "true true true true [PUT] 3 [/id] 7 1h0m0s 2s 3s 4s true [401 429] true [x-a] 200 409 [/requestId] " +
-		"[x-b]"
+	const want = "true true true true [PUT] 3 [/id] 7 1h0m0s 2s 8760h0m0s 3s 4s true [401 429] true [x-a] 200 409 " +
+		"[/requestId] [x-b]"
 	check.Equal(t, got, want)
 	leaves := map[int]idempotency.Disposition{503: idempotency.ReleaseKey}
 	if o.ServerErrors != idempotency.StoreResult || !maps.Equal(o.StatusErrors, leaves) {

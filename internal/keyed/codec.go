@@ -13,7 +13,8 @@ const recordVersion = 1
 // Append appends the encoding of the record. A record has only one encoding:
 //
 //	u8 1 | u8 state | u8 algorithm | 32 digest | uv token | 16 attempt | u8 policy | uv attempts |
-//	u64 lease end | u64 lease set | u64 valid until | u64 ttl | u64 created | u64 completed | u64 expires |
+//	u64 lease end | u64 lease set | u64 valid until | u64 ttl | u64 forget after |
+//	u64 created | u64 completed | u64 expires |
 //	uv checkpoint size | bytes checkpoint | uv response size | 32 response sum | bytes response |
 //	uv n | n × (16 attempt | u64 until)
 //
@@ -26,8 +27,8 @@ func (r *Record) Append(dst []byte) []byte {
 	dst = append(dst, r.AttemptID[:]...)
 	dst = append(dst, byte(r.Policy))
 	dst = binary.AppendUvarint(dst, r.Attempts)
-	for _, t := range []int64{r.LeaseEnd, r.LeaseSet, r.ValidUntil, r.TTL, r.Created, r.Completed, r.Expires} {
-		dst = binary.BigEndian.AppendUint64(dst, uint64(t))
+	for _, t := range r.times() {
+		dst = binary.BigEndian.AppendUint64(dst, uint64(*t))
 	}
 	dst = binary.AppendUvarint(dst, r.CheckpointSize)
 	dst = append(binary.AppendUvarint(dst, uint64(len(r.Checkpoint))), r.Checkpoint...)
@@ -40,6 +41,13 @@ func (r *Record) Append(dst []byte) []byte {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(p.Until))
 	}
 	return dst
+}
+
+// times returns the times and spans of a record in the order of its encoding.
+func (r *Record) times() [8]*int64 {
+	return [...]*int64{
+		&r.LeaseEnd, &r.LeaseSet, &r.ValidUntil, &r.TTL, &r.ForgetAfter, &r.Created, &r.Completed, &r.Expires,
+	}
 }
 
 // Decode reads a record. Its checkpoint and response alias b.
@@ -63,7 +71,7 @@ func (r *Record) Decode(b []byte) error {
 	r.Token = d.uvarint()
 	d.copy(r.AttemptID[:])
 	r.Policy, r.Attempts = Policy(d.octet()), d.uvarint()
-	for _, t := range []*int64{&r.LeaseEnd, &r.LeaseSet, &r.ValidUntil, &r.TTL, &r.Created, &r.Completed, &r.Expires} {
+	for _, t := range r.times() {
 		*t = d.time()
 	}
 	r.CheckpointSize, r.Checkpoint = d.uvarint(), d.bytes()
@@ -80,7 +88,7 @@ func (r *Record) Decode(b []byte) error {
 		p.Until = d.time()
 		r.Past = append(r.Past, p)
 	}
-	if d.bad || len(d.rest) > 0 || r.State < Released || r.State > Written || r.Policy > TakeOver {
+	if d.bad || len(d.rest) > 0 || r.State < Released || r.State > Expired || r.Policy > TakeOver {
 		return ErrEncoding
 	}
 	return nil

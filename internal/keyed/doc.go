@@ -9,6 +9,9 @@
 //	                     │  └──Release──▶ absent
 //	                     └──lease ends──▶ INDETERMINATE ──Complete, Reject, Resolve──▶ finished
 //
+// If the reservation asked for the key to be remembered for longer than its result, what expires becomes EXPIRED first:
+// it keeps the request, and answers retries that there is no result any more.
+//
 // [Transition] is one pure function of a record, a command and a time. The state machine of the ledger runs it inside
 // the log, and a store on another database runs it between a read and a compare-and-swap, so that leases, fencing
 // tokens, takeovers and expiry mean the same everywhere. It reads no clock and draws no random number, and a record has

@@ -27,7 +27,7 @@ func TestPropertyOfOneKey(t *testing.T) {
 	t.Parallel()
 	met := map[Code]int{}
 	rapidtest.CheckUntil(t, func() string {
-		for code := OK; code <= NotFinal; code++ {
+		for code := OK; code <= LastCode; code++ {
 			if met[code] == 0 {
 				return fmt.Sprintf("no command has met code %d", code)
 			}
@@ -91,8 +91,13 @@ func TestPropertyOfOneKey(t *testing.T) {
 			case out.Code == OK && c.Kind == Release:
 				w.over[c.AttemptID] = true
 			}
-			if live && before.State.finished() && out.Changed && c.Kind != Purge {
+			if live && before.State.finished() && out.Changed && c.Kind != Purge &&
+				(next.State != Expired || now < before.Expires) {
 				t.Fatalf("a finished record has changed: %+v, %+v", before, next)
+			}
+			if forget := before.Completed + min(before.ForgetAfter, 1<<61); out.Code == Acquired && r != nil &&
+				before.State.finished() && now < forget {
+				t.Fatalf("a finished key was forgotten too early, %+v", before)
 			}
 			if live && before.State == Pending && !next.Live(now) && c.Kind != Release {
 				t.Fatalf("a pending record has disappeared: %+v", before)
@@ -114,6 +119,7 @@ func drawCommand(t *rapid.T, r *Record, sent []*Command, now int64) *Command {
 		ValidUntil:  now + rapid.SampledFrom([]int64{-1, 0, second, 300 * second}).Draw(t, "valid"),
 		Lease:       rapid.SampledFrom([]int64{second, lease, lease, 0}).Draw(t, "lease"),
 		TTL:         rapid.SampledFrom([]int64{second, 500 * second}).Draw(t, "ttl"),
+		ForgetAfter: rapid.SampledFrom([]int64{0, 0, 800 * second, int64(Never)}).Draw(t, "forget"),
 		Policy:      Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
 		State:       rapid.SampledFrom([]State{Committed, Rejected}).Draw(t, "state"),
 		Response:    rapid.SampledFrom([][]byte{nil, []byte("a"), []byte("b")}).Draw(t, "response"),
@@ -146,7 +152,7 @@ func FuzzDecode(f *testing.F) {
 	r := &Record{State: Pending, Token: 300, AttemptID: AttemptID{1}, Attempts: 2, Checkpoint: []byte("c"),
 		Past: []PastAttempt{{AttemptID{9}, 5}}}
 	f.Add(r.Append(nil), byte(1), int64(0))
-	r.State, r.Response, r.Expires = Committed, []byte("done"), start
+	r.State, r.Response, r.Expires, r.ForgetAfter = Committed, []byte("done"), start, int64(Never)
 	f.Add(r.Append(nil), byte(8), start)
 	f.Add([]byte{recordVersion}, byte(0), int64(1))
 	f.Fuzz(func(t *testing.T, b []byte, kind byte, now int64) {

@@ -1,6 +1,9 @@
 package keyed
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // State is the state of a key. The numbers are part of the format.
 type State uint8
@@ -20,6 +23,9 @@ const (
 	Indeterminate State = 5
 	// Written means that the work was a write to the ledger, committed at Record.Token.
 	Written State = 6
+	// Expired means that the work was finished, or its outcome unknown, and that this was too long ago to answer with.
+	// The key still belongs to its request, which does not run again.
+	Expired State = 7
 )
 
 // String returns the state in upper snake case, as the API names it.
@@ -37,6 +43,8 @@ func (s State) String() string {
 		return "INDETERMINATE"
 	case Written:
 		return "WRITTEN"
+	case Expired:
+		return "EXPIRED"
 	}
 	return "UNKNOWN"
 }
@@ -78,6 +86,10 @@ const (
 	MaxValidity = 5 * time.Minute      // of a Reserve
 	MaxLease    = 24 * time.Hour       // of a reservation
 	MaxTTL      = 366 * 24 * time.Hour // of a finished record
+	// MaxForgetAfter is the longest time after which a key is forgotten, besides Never.
+	MaxForgetAfter = 100 * 366 * 24 * time.Hour
+	// Never is a Record.ForgetAfter that does not end.
+	Never time.Duration = 1<<63 - 1
 
 	// IndeterminateTTL is how long an unknown outcome can be resolved before the record expires.
 	IndeterminateTTL = 30 * 24 * time.Hour
@@ -108,10 +120,13 @@ type Record struct {
 	LeaseSet   int64 // when LeaseEnd was last decided
 	ValidUntil int64 // of the Reserve that began the ownership
 	TTL        int64 // nanoseconds, of the finished record
+	// ForgetAfter is how long the key stays taken after the record was finished, in nanoseconds; at least as long as
+	// the record itself.
+	ForgetAfter int64
 
 	Created   int64
 	Completed int64
-	Expires   int64 // 0 while the record is pending
+	Expires   int64 // of the result; 0 while the record is pending
 
 	// Checkpoint is the progress that owners have stored, and Response the result of a finished record. A store that
 	// keeps large values elsewhere leaves them empty: transitions use only their sizes and the checksum.
@@ -140,7 +155,19 @@ func (r *Record) Live(now int64) bool {
 	case r.State == Pending:
 		return true
 	}
-	return now < r.Expires
+	return now < r.FreeAt()
+}
+
+// FreeAt returns when the key of a record that is not pending becomes free: math.MaxInt64 for never.
+func (r *Record) FreeAt() int64 {
+	from := r.Completed
+	if from == 0 { // of unknown outcome
+		from = max(0, r.Expires-int64(IndeterminateTTL))
+	}
+	if r.ForgetAfter > math.MaxInt64-from {
+		return math.MaxInt64
+	}
+	return max(r.Expires, from+r.ForgetAfter)
 }
 
 // Due returns the time at which an eviction pass must process the record; see [Expire]. A later
@@ -156,5 +183,9 @@ func (r *Record) Due(at Moment) int64 {
 	for _, p := range r.Past {
 		last = max(last, p.Until)
 	}
-	return max(r.Expires, last+1) // a copy is still valid at the last moment itself
+	end := r.Expires
+	if r.State == Expired {
+		end = r.FreeAt()
+	}
+	return max(end, last+1) // a copy is still valid at the last moment itself
 }

@@ -32,6 +32,7 @@ type Command struct {
 	ValidUntil  int64       // Reserve: Unix nanoseconds
 	Lease       int64       // Reserve, Heartbeat: nanoseconds; 0 in a Heartbeat ends the lease
 	TTL         int64       // Reserve; Complete, Reject and Resolve, 0 keeps the TTL of the Reserve
+	ForgetAfter int64       // Reserve: nanoseconds, math.MaxInt64 for never; 0 forgets the key with its record
 	Policy      Policy      // Reserve
 
 	State    State  // Resolve: Committed or Rejected
@@ -77,13 +78,17 @@ const (
 	NotFound Code = 10
 	// NotFinal: a record cannot be purged before it is final, nor resolved while its owner holds a lease.
 	NotFinal Code = 11
+	// ResultExpired: the request was made before, too long ago to have its result. It does not run again.
+	ResultExpired Code = 12
 )
+
+// LastCode is the highest code.
+const LastCode = ResultExpired
 
 // String returns the code in upper snake case, as the API names it.
 func (c Code) String() string {
 	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE",
-		"LEASE_LOST",
-		"ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL"}
+		"LEASE_LOST", "ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL", "EXPIRED"}
 	if c > 0 && int(c) < len(names) {
 		return names[c]
 	}
@@ -92,7 +97,7 @@ func (c Code) String() string {
 
 // CodeOf returns the code with the number of an outcome in the API, or 0 if there is none.
 func CodeOf[N ~int32](outcome N) Code {
-	if outcome < 0 || outcome > N(NotFinal) {
+	if outcome < 0 || outcome > N(LastCode) {
 		return 0
 	}
 	return Code(outcome)
@@ -163,7 +168,10 @@ func Expire(r *Record, at Moment) (next *Record, kept bool) {
 // settled returns the record with the effects of time applied; most records are unchanged. It does not modify the given
 // record.
 func (r *Record) settled(at Moment) *Record {
-	if r.State != Pending || at.Now < r.leaseEnd(at) {
+	if r.State != Pending {
+		return r.expired(at.Now)
+	}
+	if at.Now < r.leaseEnd(at) {
 		return r
 	}
 	if r.Policy == TakeOver && at.Now < r.unclaimedEnd(at) {
@@ -171,6 +179,18 @@ func (r *Record) settled(at Moment) *Record {
 	}
 	next := *r
 	next.State, next.Expires = Indeterminate, at.Now+int64(IndeterminateTTL)
+	return &next
+}
+
+// expired returns what remains of a record that has expired, if its key is not forgotten yet: all but the result.
+func (r *Record) expired(now int64) *Record {
+	if r.State == Released || r.State == Expired || now < r.Expires || now >= r.FreeAt() {
+		return r
+	}
+	next := *r
+	next.State = Expired
+	next.Response, next.ResponseSize, next.ResponseSum = nil, 0, [32]byte{}
+	next.Checkpoint, next.CheckpointSize = nil, 0
 	return &next
 }
 
@@ -210,6 +230,8 @@ func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 		return r.reservePending(c, at)
 	case Indeterminate:
 		return r, Outcome{Code: Unknown}
+	case Expired:
+		return r, Outcome{Code: ResultExpired}
 	}
 	return r, Outcome{Code: Replay}
 }
@@ -267,7 +289,7 @@ func (r *Record) reservePending(c *Command, at Moment) (*Record, Outcome) {
 
 // own makes the caller of a Reserve the owner.
 func (r *Record) own(c *Command, at Moment) {
-	r.Token, r.AttemptID, r.Policy, r.TTL = at.Token, c.AttemptID, c.Policy, c.TTL
+	r.Token, r.AttemptID, r.Policy, r.TTL, r.ForgetAfter = at.Token, c.AttemptID, c.Policy, c.TTL, c.ForgetAfter
 	r.LeaseEnd, r.LeaseSet, r.ValidUntil = at.Now+c.Lease, at.Now, c.ValidUntil
 	r.Attempts++
 }
@@ -303,13 +325,14 @@ func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
 
 // byOwner applies a command of the attempt that owns the record.
 func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
-	switch c.Kind {
-	case Complete:
+	switch {
+	case r.State == Expired:
+		return r, Outcome{Code: LeaseLost}
+	case c.Kind == Complete:
 		return r.finish(c, Committed, at)
-	case Reject:
+	case c.Kind == Reject:
 		return r.finish(c, Rejected, at)
-	}
-	if r.State != Pending {
+	case r.State != Pending:
 		return r, Outcome{Code: LeaseLost}
 	}
 	next := *r
@@ -352,15 +375,18 @@ func (r *Record) finish(c *Command, as State, at Moment) (*Record, Outcome) {
 
 // resolve sets the result of an unknown outcome.
 func (r *Record) resolve(c *Command, at Moment) (*Record, Outcome) {
-	if r.State == Pending {
+	switch r.State {
+	case Pending:
 		return r, Outcome{Code: NotFinal}
+	case Expired:
+		return r, Outcome{Code: ResultExpired}
 	}
 	return r.finish(c, c.State, at)
 }
 
 // purge removes a final record but keeps its attempts.
 func (r *Record) purge(at Moment) (*Record, Outcome) {
-	if !r.State.finished() {
+	if !r.State.finished() && r.State != Expired {
 		return r, Outcome{Code: NotFinal}
 	}
 	return r.released(at.Now), Outcome{Code: OK, Changed: true}

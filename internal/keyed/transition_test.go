@@ -3,6 +3,7 @@ package keyed
 import (
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -402,4 +403,69 @@ func TestLeaseOfAClockThatWasSetBack(t *testing.T) {
 	k.do(reserve(2), InFlight)
 	k.now += 30 * second
 	k.do(reserve(2), Unknown)
+}
+
+// A key that is remembered for longer than its result answers that the result has expired, and never runs again.
+func TestExpiredNotForgotten(t *testing.T) {
+	t.Parallel()
+	const year = 365 * 24 * 3600 * second
+	remembered := func(c *Command) { c.ForgetAfter = year }
+	otherRequest := func(c *Command) { c.Fingerprint.Digest[0]++ }
+	for name, finish := range map[string]struct {
+		command *Command
+		expires int64 // after it is finished
+	}{
+		"committed": {owner(Complete, 1, 1), 3600 * second},
+		"rejected":  {owner(Reject, 1, 1), 3600 * second},
+		"unknown":   {owner(Heartbeat, 1, 1).with(func(c *Command) { c.Lease = 0 }), int64(IndeterminateTTL)},
+		"longer":    {owner(Complete, 1, 1).with(func(c *Command) { c.TTL = year - 1 }), year - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKey(t)
+			k.do(reserve(1).with(remembered), Acquired)
+			k.do(finish.command, OK)
+			k.now += finish.expires
+			tombstone := k.r.At(Moment{Now: k.now})
+			if tombstone == nil || tombstone.State != Expired || tombstone.FreeAt() != start+year ||
+				tombstone.Response != nil || tombstone.ResponseSize != 0 {
+				t.Fatalf("what has expired is %+v", tombstone)
+			}
+			again := func(attempt byte) *Command {
+				return reserve(attempt).with(func(c *Command) { c.ValidUntil = k.now })
+			}
+			if !k.do(again(2).with(otherRequest), Mismatch).Changed {
+				t.Error("the record has kept its result")
+			}
+			if k.do(again(2), ResultExpired).Changed {
+				t.Error("a record that has expired changes again")
+			}
+			k.do(owner(Complete, 1, 1), LeaseLost)
+			k.do(owner(Release, 1, 1), LeaseLost)
+			k.do(owner(Resolve, 1, 1).with(func(c *Command) { c.State = Committed }), ResultExpired)
+			k.now = start + year - 1
+			k.do(again(3), ResultExpired)
+			k.now++
+			k.do(again(4), Acquired)
+		})
+	}
+}
+
+// The pass that removes what has expired drops the result first, and the key when it is to be forgotten.
+func TestExpireBeforeForget(t *testing.T) {
+	t.Parallel()
+	k := newKey(t)
+	k.do(reserve(1).with(func(c *Command) { c.ForgetAfter, c.ValidUntil = int64(Never), start }), Acquired)
+	k.do(owner(Complete, 1, 1), OK)
+	due := k.r.Due(Moment{})
+	check.Equal(t, due, k.r.Expires)
+	next, kept := Expire(k.r, Moment{Now: due})
+	if !kept || next.State != Expired || next.Response != nil || next.Due(Moment{}) != math.MaxInt64 {
+		t.Fatalf("%+v, kept: %v", next, kept)
+	}
+	k.r, k.now = next, math.MaxInt64-1
+	k.do(reserve(2).with(func(c *Command) { c.ValidUntil = math.MaxInt64 }), ResultExpired)
+	k.do(owner(Purge, 1, 1), OK) // only an operator frees the key
+	k.now = start
+	k.do(reserve(2), Acquired)
 }

@@ -158,8 +158,23 @@ func ReserveCommand(
 	if c.TTL, err = duration("ttl", m.Ttl, cmp.Or(open.TTL, defaultTTL), minTTL, keyed.MaxTTL); err != nil {
 		return nil, 0, err
 	}
+	if c.ForgetAfter, err = forgetAfter(m, c.TTL); err != nil {
+		return nil, 0, err
+	}
 	nanos, err := duration("wait", m.Wait, 0, 0, maxWait)
 	return c, time.Duration(nanos), err
+}
+
+// forgetAfter returns how long the key of a Reserve stays taken after its record of the given TTL is finished; 0 for no
+// longer than the record.
+func forgetAfter(m *seqledgerv1.ReserveRequest, ttl int64) (int64, error) {
+	switch {
+	case !m.NeverForget:
+		return duration("forget_after", m.ForgetAfter, 0, time.Duration(ttl), keyed.MaxForgetAfter)
+	case m.ForgetAfter != nil:
+		return 0, &machine.FieldError{Field: "forget_after", Problem: "must be unset with never_forget"}
+	}
+	return int64(keyed.Never), nil
 }
 
 // sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before, and the largest number for one that does
@@ -281,6 +296,7 @@ var recordStates = map[keyed.State]seqledgerv1.RecordState{
 	keyed.Rejected:      seqledgerv1.RecordState_RECORD_STATE_REJECTED,
 	keyed.Indeterminate: seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE,
 	keyed.Written:       seqledgerv1.RecordState_RECORD_STATE_WRITTEN,
+	keyed.Expired:       seqledgerv1.RecordState_RECORD_STATE_EXPIRED,
 }
 
 // RenderRecord renders a record, with what its owners have stored if whole is set.
@@ -304,6 +320,9 @@ func RenderRecord(k *machine.KeyedRecord, whole bool) *seqledgerv1.IdempotencyRe
 	}
 	if k.Expires != 0 {
 		r.ExpiresAt = Timestamp(k.Expires)
+		if free := k.FreeAt(); free != math.MaxInt64 {
+			r.ForgottenAt = Timestamp(free)
+		}
 	}
 	// A list must not read the responses of a thousand records into one message.
 	if whole {

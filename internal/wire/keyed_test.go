@@ -127,6 +127,12 @@ func TestReserveNamesTheField(t *testing.T) {
 		"short ttl": {func(m *seqledgerv1.ReserveRequest) { m.Ttl = durationpb.New(0) }, "ttl", "must be 1s to"},
 		"long ttl": {func(m *seqledgerv1.ReserveRequest) { m.Ttl = durationpb.New(keyed.MaxTTL + 1) },
 			"ttl", "must be 1s to"},
+		"forgotten before its result": {func(m *seqledgerv1.ReserveRequest) {
+			m.Ttl, m.ForgetAfter = durationpb.New(time.Hour), durationpb.New(time.Minute)
+		}, "forget_after", "must be 1h0m0s to"},
+		"never and a time": {func(m *seqledgerv1.ReserveRequest) {
+			m.NeverForget, m.ForgetAfter = true, durationpb.New(keyed.MaxTTL)
+		}, "forget_after", "unset with never_forget"},
 		"long wait": {func(m *seqledgerv1.ReserveRequest) { m.Wait = durationpb.New(time.Minute + 1) },
 			"wait", "must be 0s to 1m0s"},
 		"negative wait": {func(m *seqledgerv1.ReserveRequest) { m.Wait = durationpb.New(-1) },
@@ -286,7 +292,7 @@ func TestKeyedNamesOfTheAPI(t *testing.T) {
 			t.Errorf("outcome %s is rendered as %s", name, got)
 		}
 	}
-	for _, number := range []int32{-1, 12, 257} {
+	for _, number := range []int32{-1, int32(keyed.LastCode) + 1, 257} {
 		check.Equal(t, keyed.CodeOf(number), 0, "number %d is taken for %s", number)
 	}
 	if len(recordStates) != len(seqledgerv1.RecordState_name)-1 {

@@ -19,6 +19,8 @@ type Target interface {
 	// List returns what is in a folder, whose name ends with a slash unless it is the empty one of the whole target.
 	// All that it returns is durable. A folder that is absent is empty, a target that is absent an error.
 	List(ctx context.Context, folder string) ([]Object, error)
+	// Delete removes an object, or an empty folder, for good. It may be absent.
+	Delete(ctx context.Context, name string) error
 	// String names the target as an operator does.
 	String() string
 }

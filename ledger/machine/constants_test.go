@@ -36,6 +36,8 @@ var localConstants = []string{
 	"machine.maxDeletedScan", "machine.maxExpiredScan", // reads
 	"machine.maxKeyedScan",                        // reads
 	"keyed.MaxAhead",                              // what a server refuses before it is a command
+	"keyed.MaxForgetAfter",                        // the same
+	"keyed.LastCode",                              // the last of them
 	"machine.maxLiveBytes", "machine.maxLiveScan", // reads
 }
 

@@ -143,7 +143,7 @@ func TestGoldenFormat(t *testing.T) {
 		State: keyed.Committed, Fingerprint: keyed.Fingerprint{Algorithm: 2, Digest: [32]byte{1, 31: 2}}, Token: 299,
 		AttemptID: keyed.AttemptID{3, 15: 4},
 		Policy:    keyed.TakeOver, Attempts: 2, LeaseEnd: testStart + 60*second, LeaseSet: testStart,
-		ValidUntil: testStart + 5, TTL: second,
+		ValidUntil: testStart + 5, TTL: second, ForgetAfter: 3 * second,
 		Created: testStart - 2, Completed: testStart + 1, Expires: testStart + 1 + second, ResponseSize: 600,
 		ResponseSum: [32]byte{5, 31: 6},
 		Past:        []keyed.PastAttempt{{ID: keyed.AttemptID{7, 15: 8}, Until: testStart + 9}},

@@ -212,6 +212,7 @@ func AppendKeyed(dst []byte, c *KeyedCommand) []byte {
 		dst = appendTime(dst, c.ValidUntil)
 		dst = binary.AppendUvarint(dst, uint64(c.Lease))
 		dst = binary.AppendUvarint(dst, uint64(c.TTL))
+		dst = binary.AppendUvarint(dst, uint64(c.ForgetAfter))
 		return append(dst, byte(c.Policy))
 	case keyed.Resolve:
 		dst = append(dst, byte(c.State))
@@ -254,8 +255,8 @@ func (c *keyedCommand) decode(d *decoder) {
 		k.Fingerprint.Algorithm = d.octet()
 		copy(k.Fingerprint.Digest[:], d.take(32))
 		k.ValidUntil, k.Lease, k.TTL = d.time(), d.duration(), d.duration()
-		k.Policy = keyed.Policy(d.octet())
-		if k.ValidUntil < 0 || k.Policy > keyed.TakeOver {
+		k.ForgetAfter, k.Policy = int64(d.uvarint()), keyed.Policy(d.octet())
+		if k.ValidUntil < 0 || k.ForgetAfter < 0 || k.Policy > keyed.TakeOver {
 			d.fail()
 		}
 		return
@@ -355,16 +356,8 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 	*after = keyedEntry{
 		Record: *next, indexed: before.indexed, responseAt: before.responseAt, checkpointAt: before.checkpointAt,
 	}
-	var err error
-	if next.ResponseSize != before.ResponseSize || next.ResponseSum != before.ResponseSum {
-		if after.Response, after.responseAt, err = m.attach(tx, before.responseAt, next.Response); err != nil {
-			return nil, err
-		}
-	}
-	if next.CheckpointSize != before.CheckpointSize || checkpoint {
-		if after.Checkpoint, after.checkpointAt, err = m.attach(tx, before.checkpointAt, next.Checkpoint); err != nil {
-			return nil, err
-		}
+	if err := m.reattach(tx, before, after, checkpoint); err != nil {
+		return nil, err
 	}
 	// An entry of the expiry index may be too early, so that a renewal need not move it. One that would be too late
 	// is moved.
@@ -451,6 +444,19 @@ func (m *Machine) attach(tx Tx, old uint64, content []byte) (inline []byte, at u
 	return nil, m.head.index, tx.Put(TableAttachments, appendIndexKey(nil, m.head.index), content)
 }
 
+// reattach stores the response and the checkpoint of an entry that has taken the place of another, where they differ.
+func (m *Machine) reattach(tx Tx, before, after *keyedEntry, checkpoint bool) (err error) {
+	if after.ResponseSize != before.ResponseSize || after.ResponseSum != before.ResponseSum {
+		if after.Response, after.responseAt, err = m.attach(tx, before.responseAt, after.Response); err != nil {
+			return err
+		}
+	}
+	if after.CheckpointSize != before.CheckpointSize || checkpoint {
+		after.Checkpoint, after.checkpointAt, err = m.attach(tx, before.checkpointAt, after.Checkpoint)
+	}
+	return err
+}
+
 // indexKeyed moves the entry of a record, whose key is m.keyedKey, in the expiry
 // index.
 func (m *Machine) indexKeyed(tx Tx, e *keyedEntry, due int64, created bool) error {
@@ -521,12 +527,16 @@ func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
 			m.noteChanged(e.key, &before.Record, next)
 			m.digestEvent(digestTagKeyed, append(m.scratchKey(e.key), byte(next.State)))
 		}
-		before.Record = *next
-		m.keyedKey = append(m.keyedKey[:0], e.key...)
-		if err := m.indexKeyed(tx, before, next.Due(at), true); err != nil {
+		after := *before
+		after.Record = *next
+		if err := m.reattach(tx, before, &after, false); err != nil {
 			return err
 		}
-		m.scratch = before.append(m.scratch[:0])
+		m.keyedKey = append(m.keyedKey[:0], e.key...)
+		if err := m.indexKeyed(tx, &after, next.Due(at), true); err != nil {
+			return err
+		}
+		m.scratch = after.append(m.scratch[:0])
 		if err := tx.Put(TableKeyed, e.key, m.scratch); err != nil {
 			return err
 		}

@@ -49,6 +49,7 @@ func (h *history) newKeyed() *KeyedCommand {
 	c.ValidUntil = max(0, h.now+pick[int64](t, "valid", 100, 5, 5, 1, 0, -200)*second)
 	c.Lease = pick[int64](t, "lease", 1, 5, 60) * second
 	c.TTL = pick[int64](t, "ttl", 1, 10, 1_000) * second
+	c.ForgetAfter = pick(t, "forget", 0, 0, c.TTL+pick[int64](t, "longer", 0, 5, 100)*second, int64(keyed.Never))
 	r := h.model.Key(id)
 	if k := h.model.Keys[id]; r == nil && k != nil { // it says nothing any more, and its owner may come late
 		r = &k.Record

@@ -40,6 +40,9 @@ func (v View) keyedRecord(id KeyedID, e *keyedEntry, unixNanos int64) (*KeyedRec
 	}
 	seen := *e
 	seen.Record = *now
+	if now.State == keyed.Expired { // what it had is there until a command or a pass removes it
+		seen.responseAt, seen.checkpointAt = 0, 0
+	}
 	return seen.public(id), nil
 }
 

@@ -279,6 +279,8 @@ func (c *KeyedCommand) Validate() error {
 		return &FieldError{"lease", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxLease)}
 	case reserve && c.TTL < 1, c.TTL < 0, c.TTL > int64(keyed.MaxTTL):
 		return &FieldError{"ttl", fmt.Sprintf("must be more than 0 and at most %v", keyed.MaxTTL)}
+	case c.ForgetAfter != 0 && c.ForgetAfter < c.TTL:
+		return &FieldError{"forget_after", "must be at least ttl"}
 	case c.ValidUntil < 0:
 		return &FieldError{"valid_until", "must not be before 1970"}
 	case len(c.Response) > keyed.MaxResponse:

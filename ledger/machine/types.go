@@ -193,7 +193,7 @@ const (
 const keyedCodes Code = 31
 
 // MaxCode is the highest code.
-const MaxCode = keyedCodes + Code(keyed.NotFinal)
+const MaxCode = keyedCodes + Code(keyed.LastCode)
 
 // Keyed returns the code of an outcome of a command on a keyed record.
 func Keyed(c keyed.Code) Code { return keyedCodes + Code(c) }

@@ -274,6 +274,7 @@ var keysMustMeet = []string{
 	"keys: taken over", "keys: completion behind a takeover", "keys: completed behind the lease",
 	"keys: own token behind a lost answer", "keys: leader changed between Reserve and Complete",
 	"keys: owner stopped by a heartbeat", "keys: unknown outcome resolved", "keys: reserved behind an expiry",
+	"keys: expired, not forgotten",
 	"keys: keyed writes repeated", "keys: written behind an expiry", "lease over, outcome unknown", "key removed",
 }
 

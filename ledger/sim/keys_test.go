@@ -108,6 +108,9 @@ func (o *owner) act() {
 	}
 	c.ValidUntil = max(w.oracle.model.Time, epochStart) + w.upTo(10*second)
 	c.Lease, c.TTL = pick(w, 200*millisecond, 500*millisecond, 2*second), pick(w, second, 5*second, 60*second)
+	if w.chance(4) {
+		c.ForgetAfter = c.TTL + w.upTo(20*second)
+	}
 	// Each key has a policy that most of its owners ask for.
 	if c.Policy = keyed.BecomeIndeterminate; o.id.Key[0] != 1 != w.chance(10) {
 		c.Policy = keyed.TakeOver

@@ -37,6 +37,7 @@ type ownership struct {
 	policy   keyed.Policy
 	leaseEnd int64  // as it was told
 	term     uint64 // of its Reserve
+	forget   int64  // after the result
 }
 
 // keyResult is what a key stands for, until it expires or is purged.
@@ -46,6 +47,7 @@ type keyResult struct {
 	response []byte
 	hash     machine.RequestHash // of a keyed write
 	expires  int64
+	forget   int64  // until when the key is not free, if that is later
 	at       uint64 // the ledger index that gave it
 	told     bool   // to a client
 }
@@ -68,7 +70,7 @@ func (o *keysOracle) of(id machine.KeyedID, now int64) *keyHistory {
 		k = &keyHistory{}
 		o.keys[id] = k
 	}
-	if k.result != nil && now >= k.result.expires {
+	if k.result != nil && now >= max(k.result.expires, k.result.forget) {
 		*k = keyHistory{highest: k.highest, expired: true}
 	}
 	return k
@@ -94,7 +96,7 @@ func (o *keysOracle) decided(c *command, out *machine.Outcome, now int64, term u
 	case keyed.Resolve:
 		if out.Code == machine.Keyed(keyed.OK) && k.result == nil {
 			o.w.counted["keys: unknown outcome resolved"]++
-			k.result = resultOf(c.keyed, out)
+			k.result = k.resultOf(c.keyed, out)
 		}
 	case keyed.Purge:
 		if out.Code == machine.Keyed(keyed.OK) {
@@ -120,9 +122,12 @@ func (o *keysOracle) isOf(id *machine.KeyedID, r *machine.KeyedRecord, out *mach
 	return (r.Token == out.Index || o.tokens[r.Token] == *id) && ours(r.Response) && ours(r.Checkpoint)
 }
 
-func resultOf(c *machine.KeyedCommand, out *machine.Outcome) *keyResult {
+func (k *keyHistory) resultOf(c *machine.KeyedCommand, out *machine.Outcome) *keyResult {
 	r := out.Keyed.Record
-	return &keyResult{state: r.State, token: r.Token, response: c.Response, expires: r.Expires, at: out.Index}
+	return &keyResult{
+		state: r.State, token: r.Token, response: c.Response, expires: r.Expires, forget: r.Completed + k.owner.forget,
+		at: out.Index,
+	}
 }
 
 // same checks a record that shows the result of a key.
@@ -139,11 +144,20 @@ func (o *keysOracle) same(id *machine.KeyedID, k *keyHistory, r *machine.KeyedRe
 
 func (o *keysOracle) reserved(k *keyHistory, c *machine.KeyedCommand, out *machine.Outcome, now int64, term uint64) {
 	r := recordOf(out)
-	if k.result != nil && out.Code != machine.Keyed(keyed.Replay) && out.Code != machine.Keyed(keyed.Mismatch) &&
+	finished := machine.Keyed(keyed.Replay)
+	if k.result != nil && now >= k.result.expires {
+		finished = machine.Keyed(keyed.ResultExpired)
+	}
+	if k.result != nil && out.Code != finished && out.Code != machine.Keyed(keyed.Mismatch) &&
 		out.Code != machine.Keyed(keyed.Stale) {
 		o.fail(&c.ID, "there is a result, and a Reserve gives %s", out.Code)
 	}
 	switch {
+	case out.Code == machine.Keyed(keyed.ResultExpired):
+		o.w.counted["keys: expired, not forgotten"]++
+		if k.result == nil || r.State != keyed.Expired || r.Token != k.result.token || r.ResponseSize != 0 {
+			o.fail(&c.ID, "what has expired is %+v, and was %+v", r, k.result)
+		}
 	case out.Code == machine.Keyed(keyed.Replay):
 		o.same(&c.ID, k, r)
 	case out.Code != machine.Keyed(keyed.Acquired):
@@ -163,7 +177,7 @@ func (o *keysOracle) reserved(k *keyHistory, c *machine.KeyedCommand, out *machi
 		} else if k.expired {
 			o.w.counted["keys: reserved behind an expiry"]++
 		}
-		k.owner = &ownership{c.AttemptID, r.Token, c.Policy, r.LeaseEnd, term}
+		k.owner = &ownership{c.AttemptID, r.Token, c.Policy, r.LeaseEnd, term, c.ForgetAfter}
 		k.highest, k.released, k.expired, o.tokens[r.Token] = r.Token, 0, false, c.ID
 	}
 }
@@ -192,7 +206,7 @@ func (o *keysOracle) finished(k *keyHistory, c *machine.KeyedCommand, out *machi
 		if o.w.oracle.model.Time > k.owner.leaseEnd {
 			o.w.counted["keys: completed behind the lease"]++
 		}
-		k.result = resultOf(c, out)
+		k.result = k.resultOf(c, out)
 	}
 }
 

@@ -161,28 +161,18 @@ func (c *checked) withArchive(
 	return store, err
 }
 
-// Backup checks a full backup: its checksums first, then the state in it, as Directory
-// does that of a directory. It puts the state into the system's directory for
-// temporary files, because an audit reads at random; that takes as much room as the
-// backup. Damage of either kind is in the report.
+// Backup checks a backup: its checksums first, then the state in it, as Directory does that of a directory. It puts the
+// state into the system's directory for temporary files, because an audit reads at random; that takes as much room as
+// the backup. Damage of either kind is in the report.
 func Backup(ctx context.Context, backup io.Reader, o Options) (*Report, error) {
-	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return backupfile.Read(ctx, backup, open, nil)
-	})
+	return State(ctx, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
+		return backupfile.Read(ctx, backup, nil, open, nil)
+	}, o)
 }
 
-// Chain is Backup with a full backup and the incremental ones that were made since it, each since the one before. It
-// checks every byte of all of them, and the state of the last one. backupfile.ErrChain refuses those that do not go
-// together.
-func Chain(ctx context.Context, chain []backupfile.File, o Options) (*Report, error) {
-	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return backupfile.ReadChain(ctx, chain, open, nil)
-	})
-}
-
-// unpack checks a state that read puts into files.
-func unpack(
-	ctx context.Context, o Options, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error),
+// State is Backup for a state that read puts into files, such as one of an archive.
+func State(
+	ctx context.Context, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error), o Options,
 ) (report *Report, err error) {
 	dir, err := os.MkdirTemp("", "seqledger-backup-*")
 	if err != nil {
@@ -193,15 +183,13 @@ func unpack(
 	files := &backupFiles{dir: dir}
 	info, err := read(files.open)
 	if err = errors.Join(err, files.close()); err != nil {
-		damage, damaged := errors.AsType[*backupfile.DamageError](err)
-		if !damaged {
+		problem := machine.Problem{Where: "the archive", What: err.Error()}
+		if damage, is := errors.AsType[*backupfile.DamageError](err); is {
+			problem = machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What}
+		} else if !errors.Is(err, machine.ErrCorrupt) {
 			return nil, err
 		}
-		where := fmt.Sprintf("byte %d of the backup", damage.Offset)
-		if damage.Backup != "" {
-			where = fmt.Sprintf("byte %d of %s", damage.Offset, damage.Backup)
-		}
-		report.addProblem(machine.Problem{Where: where, What: damage.What})
+		report.addProblem(problem)
 		return report, nil
 	}
 	return report, report.auditFile(ctx, filepath.Join(dir, datadir.StateName), &info, o.Progress)

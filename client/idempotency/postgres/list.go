@@ -14,7 +14,7 @@ import (
 // unknown outcome (5).
 const listRecords = `SELECT namespace, principal, key_hash, record, clock_timestamp() FROM idempotency_records
 	WHERE organization = $1::text AND vault = $2::text AND ($3::text = '' OR namespace = $3)
-	AND ($4::boolean OR principal = $5::text) AND ($6::int = 0 OR state = $6 OR $6 = 5 AND state = 2)`
+	AND ($4::boolean OR principal = $5::text) AND ($6::int = 0 OR state = $6 OR $6 = 5 AND state = 2 OR $6 = 7 AND state IN (2, 3, 4, 5))`
 
 // List implements [idempotency.Lister]. It reads what was committed when it began. It keeps a connection until its
 // caller has all records or stops.

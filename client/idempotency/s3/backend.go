@@ -94,7 +94,7 @@ func (b *backend) read(ctx context.Context, name string) (o *object, etag string
 }
 
 // CompareAndSwap implements idempotency.Backend. The bucket's lifecycle rule keeps an object until after keepUntil,
-// because no TTL exceeds maxTTL.
+// because no TTL and no ForgetAfter exceeds maxTTL.
 func (b *backend) CompareAndSwap(
 	ctx context.Context, key idempotency.Key, etag string, value []byte, _, _ time.Time,
 ) (bool, error) {
@@ -102,11 +102,12 @@ func (b *backend) CompareAndSwap(
 	if err != nil {
 		return false, err
 	}
-	if time.Duration(record.TTL) > b.maxTTL {
-		return false, &idempotency.InvalidError{
-			Field:   "TTL",
-			Problem: fmt.Sprintf("must be at most %v in this store, is %v", b.maxTTL, time.Duration(record.TTL)),
-		}
+	problem := fmt.Sprintf("must be at most %v in this store, whose bucket deletes what is older", b.maxTTL)
+	switch {
+	case time.Duration(record.TTL) > b.maxTTL:
+		return false, &idempotency.InvalidError{Field: "TTL", Problem: problem}
+	case time.Duration(record.ForgetAfter) > b.maxTTL:
+		return false, &idempotency.InvalidError{Field: "ForgetAfter", Problem: problem}
 	}
 	name, d := objectName(key), describe.Of(key.Record)
 	o := newObject(name, record)
@@ -149,6 +150,8 @@ func status(s keyed.State) string {
 		return "ready"
 	case keyed.Indeterminate:
 		return "unknown"
+	case keyed.Expired:
+		return "expired"
 	}
 	return "released"
 }

@@ -20,8 +20,9 @@
 //	                               have ended since
 //	                   ready       COMMITTED or REJECTED: there is a result, until expires_at
 //	                   unknown     INDETERMINATE: it is unknown whether the work was done
+//	                   expired     EXPIRED: only the request is known
 //	                   released    RELEASED: the key is free
-//	state              one of these five; status follows from it
+//	state              one of these six; status follows from it
 //	token, attempts    the fencing token, and the number of ownerships so far
 //	created_at, lease_expires_at, completed_at, expires_at
 //	                   times (RFC 3339); the last two are absent until they are set
@@ -55,7 +56,7 @@
 // bucket deletes expired records, see [Lifecycle]; without one they stay, and are harmless.
 //
 // The token of a key never decreases. A request that the network delivers late creates a record only if there is none.
-// The record of a later owner exists for at least 63 days, because the store deletes none and the lifecycle rule counts
+// The record of a later owner exists for at least 93 days, because the store deletes none and the lifecycle rule counts
 // from the last change, while S3 refuses a request that was signed more than 15 minutes ago. For this reason records
 // must not be deleted by hand: use seqledger key purge, which leaves a released record.
 //

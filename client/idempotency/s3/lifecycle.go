@@ -12,8 +12,8 @@ import (
 // Lifecycle returns the bucket's lifecycle configuration that deletes old objects of a store, in the form of aws
 // s3api put-bucket-lifecycle-configuration. That command replaces the bucket's existing rules: add these rules to them.
 //
-// Rules count from the last change of an object. Records are deleted after MaxTTL, or after the longest time that a
-// record waits for an owner and then for an operator, whichever is longer. Marks of open keys (Options.MaxOpen) are
+// Rules count from the last change of an object. Records are deleted after the longest time that one waits for an owner
+// and then for an operator, or MaxTTL if that is longer than an operator has. Marks of open keys (Options.MaxOpen) are
 // deleted after the same time; a store deletes them itself, except after a crash. An owner that extends its lease does
 // not rewrite its mark, so a key that heartbeats keep open for longer than that stops counting. Probes, on which [New]
 // tries the conditions, are deleted after a day. The token counter has no rule: it must stay.
@@ -22,7 +22,7 @@ func Lifecycle(o Options) (string, error) {
 		o.MaxTTL = DefaultMaxTTL
 	}
 	const day = 24 * time.Hour
-	longest := max(o.MaxTTL, keyed.MaxLease+keyed.UnclaimedTTL+keyed.IndeterminateTTL)
+	longest := keyed.MaxLease + keyed.UnclaimedTTL + max(o.MaxTTL, keyed.IndeterminateTTL)
 	// One extra day for clock skew, and one because S3 rounds up to midnight.
 	days := int((longest+day-1)/day) + 2
 	type object = map[string]any

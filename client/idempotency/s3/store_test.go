@@ -133,11 +133,17 @@ func TestLongTTL(t *testing.T) {
 	if invalid, ok := errors.AsType[*idempotency.InvalidError](err); !ok || invalid.Field != "TTL" {
 		t.Errorf("Reserve: %v", err)
 	}
+	_, err = s.Reserve(t.Context(), &idempotency.ReserveRequest{
+		Key: key("k"), AttemptID: idempotency.NewAttemptID(), TTL: time.Second, ForgetAfter: idempotency.Never,
+	})
+	if invalid, ok := errors.AsType[*idempotency.InvalidError](err); !ok || invalid.Field != "ForgetAfter" {
+		t.Errorf("Reserve of a key that is never forgotten: %v", err)
+	}
 }
 
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	for maxTTL, days := range map[time.Duration]int{0: 63, 100 * 24 * time.Hour: 102} {
+	for maxTTL, days := range map[time.Duration]int{0: 93, 100 * 24 * time.Hour: 133} {
 		text := must.Get(s3.Lifecycle(s3.Options{Prefix: "p", MaxTTL: maxTTL}))(t)
 		var rules struct {
 			Rules []struct {

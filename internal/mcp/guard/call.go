@@ -210,9 +210,13 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 	if err != nil {
 		return rpcError(c.id, codeInvalidParams, "seqledger: "+err.Error()+"; nothing was done")
 	}
+	forgetAfter := time.Duration(0)
+	if c.key != "" {
+		forgetAfter = c.tool.ForgetAfter
+	}
 	o := idempotency.DoOptions{Fingerprint: fingerprint, Settings: idempotency.Settings{
-		Lease: g.Config.Lease, TTL: window, RejectedTTL: window, Wait: g.Config.Wait, Journal: g.Journal,
-		Logger: g.Logger,
+		Lease: g.Config.Lease, TTL: window, RejectedTTL: window, ForgetAfter: forgetAfter, Wait: g.Config.Wait,
+		Journal: g.Journal, Logger: g.Logger,
 	}}
 	var own *message // the answer, if this call ran the tool
 	ran := false
@@ -444,6 +448,9 @@ func (c *call) refusal(record *idempotency.RecordKey, err error) jsontext.Value 
 	case idempotency.CodeNotRetained:
 		text = "An earlier call has run the tool, and its result is no longer kept. It was not run again. Look up " +
 			"what it has done, if you need to know."
+	case idempotency.CodeExpired:
+		text = "An earlier call with this key has run the tool, too long ago for its result. It was not run again. " +
+			"Look up what it has done, if you need to know."
 	case idempotency.CodeQuota:
 		text = fmt.Sprintf("Too many keys are in use. Nothing was done. Repeat the same call in %d seconds.", wait)
 	case idempotency.CodeStoreUnavailable:

@@ -42,6 +42,8 @@ type Tool struct {
 	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one.
 	// KeyWindow is that for calls with a key.
 	Window, KeyWindow time.Duration
+	// ForgetAfter is how long the key of a call stays taken; see [idempotency.Settings.ForgetAfter].
+	ForgetAfter time.Duration
 	// KeyRequired refuses calls without a key.
 	KeyRequired bool
 	// Errors applies to answers that are errors: a result with isError, or a JSON-RPC error.
@@ -157,6 +159,19 @@ func duration(o *yamlfile.Object, name string, unset, least, most time.Duration)
 	return d
 }
 
+// forgetAfter returns how long the key of a call stays taken, or never.
+func forgetAfter(o *yamlfile.Object, window time.Duration) time.Duration {
+	text := o.Text("forget-after")
+	if text == "never" {
+		return idempotency.Never
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < window || d > idempotency.MaxForgetAfter {
+		o.Fail("forget-after", "must be never, or a duration such as 8760h of at least key-window, %v", window)
+	}
+	return d
+}
+
 // oneOf returns a text that must be one of the choices; the first one is the default.
 func oneOf(o *yamlfile.Object, name string, choices ...string) string {
 	text := o.Optional(name, choices[0])
@@ -172,9 +187,12 @@ func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool) *Tool {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return &t
 	}
-	o := r.Object(n, at, "arguments", "window", "key-window", "key", "errors", "timeout", "if-unknown")
+	o := r.Object(n, at, "arguments", "window", "key-window", "forget-after", "key", "errors", "timeout", "if-unknown")
 	t.Window = duration(o, "window", unset.Window, idempotency.MinTTL, idempotency.MaxTTL)
 	t.KeyWindow = duration(o, "key-window", unset.KeyWindow, idempotency.MinTTL, idempotency.MaxTTL)
+	if o.Has("forget-after") {
+		t.ForgetAfter = forgetAfter(o, t.KeyWindow)
+	}
 	t.KeyRequired = oneOf(o, "key", "optional", "required") == "required"
 	t.Errors = Errors(oneOf(o, "errors", string(StoreErrors), string(ReleaseErrors), string(UnknownErrors)))
 	t.Timeout = duration(o, "timeout", 0, time.Second, 24*time.Hour)

@@ -44,12 +44,13 @@ type reserveInput struct {
 	AttemptID      string `json:"attempt_id,omitempty" jsonschema:"32 hex digits of your choice, the same when you repeat this call because its answer was lost"`
 	LeaseSeconds   int64  `json:"lease_seconds,omitempty" jsonschema:"how long you may be silent: 1 to 86400, default 60"`
 	TTLSeconds     int64  `json:"ttl_seconds,omitempty" jsonschema:"how long the result is kept, default 86400"`
+	ForgetAfter    int64  `json:"forget_after_seconds,omitempty" jsonschema:"how long the key stays taken after the action has ended, at least ttl_seconds: later repeats are EXPIRED and not done again; default as long as the result"`
 	WaitSeconds    int64  `json:"wait_seconds,omitempty" jsonschema:"how long to wait while another owner is at work: at most 60"`
 	OnLeaseExpired string `json:"on_lease_expired,omitempty" jsonschema:"indeterminate (default: never done twice) or takeover (the action may run again)"`
 }
 
 type reserveOutput struct {
-	Outcome           string        `json:"outcome" jsonschema:"ACQUIRED, REPLAY, IN_FLIGHT, MISMATCH, INDETERMINATE, STALE or LEASE_LOST"`
+	Outcome           string        `json:"outcome" jsonschema:"ACQUIRED, REPLAY, IN_FLIGHT, MISMATCH, INDETERMINATE, EXPIRED, STALE or LEASE_LOST"`
 	Next              string        `json:"next" jsonschema:"what to do now"`
 	Token             string        `json:"token,omitempty" jsonschema:"only with ACQUIRED; complete and reject need it"`
 	AttemptID         string        `json:"attempt_id,omitempty" jsonschema:"complete and reject need it"`
@@ -58,12 +59,16 @@ type reserveOutput struct {
 	CheckpointBase64  string        `json:"checkpoint_base64,omitempty" jsonschema:"the same in base64, where it is not text"`
 	LeaseExpiresAt    string        `json:"lease_expires_at,omitempty"`
 	RetryAfterSeconds float64       `json:"retry_after_seconds,omitempty"`
-	Record            *recordOutput `json:"record,omitempty" jsonschema:"with REPLAY and INDETERMINATE"`
+	Record            *recordOutput `json:"record,omitempty" jsonschema:"with REPLAY, INDETERMINATE and EXPIRED"`
 }
 
 // unknownNext says what to do if the outcome of an action is unknown.
 const unknownNext = "The action may have happened: do not do it. Ask the system that does it whether it happened, " +
 	"then call resolve."
+
+// expiredNext says what to do about an action of which only the request is known.
+const expiredNext = "The action was begun too long ago for its result: do not do it again. Ask the system that does " +
+	"it what became of it."
 
 // nextAfter says what to do after an outcome.
 var nextAfter = map[seqledgerv1.RecordOutcome]string{
@@ -76,6 +81,7 @@ var nextAfter = map[seqledgerv1.RecordOutcome]string{
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH: "The key stands for another request: do nothing. Take a new " +
 		"key only if this is a new action.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE: unknownNext,
+	seqledgerv1.RecordOutcome_RECORD_OUTCOME_EXPIRED:       expiredNext,
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE: "The call came too late and nothing is reserved: call again " +
 		"with a new attempt_id and the same key.",
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST: "This attempt has ended and you do not own the key: stop " +
@@ -117,6 +123,7 @@ func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, 
 	request := &seqledgerv1.ReserveRequest{
 		Record: key, Fingerprint: print, AttemptId: id, ValidUntil: timestamppb.New(time.Now().Add(validity)),
 		Lease: seconds(in.LeaseSeconds), Ttl: seconds(in.TTLSeconds), Wait: seconds(in.WaitSeconds),
+		ForgetAfter: seconds(in.ForgetAfter),
 	}
 	switch in.OnLeaseExpired {
 	case "", "indeterminate":
@@ -153,7 +160,7 @@ type finishInput struct {
 }
 
 type finishOutput struct {
-	Outcome   string        `json:"outcome" jsonschema:"OK, ALREADY_COMPLETED, LEASE_LOST, NOT_FOUND or NOT_FINAL"`
+	Outcome   string        `json:"outcome" jsonschema:"OK, ALREADY_COMPLETED, EXPIRED, LEASE_LOST, NOT_FOUND or NOT_FINAL"`
 	Next      string        `json:"next" jsonschema:"what to do now"`
 	ExpiresAt string        `json:"expires_at,omitempty" jsonschema:"when the result, or the lease, ends"`
 	Record    *recordOutput `json:"record,omitempty" jsonschema:"the result that stands, if it is another one"`
@@ -228,6 +235,7 @@ var nextIn = map[seqledgerv1.RecordState]string{
 	seqledgerv1.RecordState_RECORD_STATE_REJECTED:      "The action was refused for good and was not done.",
 	seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE: unknownNext,
 	seqledgerv1.RecordState_RECORD_STATE_WRITTEN:       "The write is committed.",
+	seqledgerv1.RecordState_RECORD_STATE_EXPIRED:       expiredNext,
 }
 
 func (t *tools) lookUp(ctx context.Context, in *record) (*lookUpOutput, error) {

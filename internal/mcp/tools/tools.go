@@ -185,13 +185,14 @@ func moment(t *timestamppb.Timestamp) string {
 
 // recordOutput is a record for an agent.
 type recordOutput struct {
-	State          string `json:"state" jsonschema:"PENDING, COMMITTED, REJECTED, INDETERMINATE or WRITTEN"`
+	State          string `json:"state" jsonschema:"PENDING, COMMITTED, REJECTED, INDETERMINATE, WRITTEN or EXPIRED"`
 	Token          string `json:"token" jsonschema:"fencing token of the last owner"`
 	Attempts       uint64 `json:"attempts" jsonschema:"how many owners there have been"`
 	CreatedAt      string `json:"created_at,omitempty"`
 	CompletedAt    string `json:"completed_at,omitempty"`
 	LeaseExpiresAt string `json:"lease_expires_at,omitempty" jsonschema:"when the last owner's lease ends or ended"`
-	ExpiresAt      string `json:"expires_at,omitempty" jsonschema:"when the record is forgotten"`
+	ExpiresAt      string `json:"expires_at,omitempty" jsonschema:"when the result expires or has expired"`
+	ForgottenAt    string `json:"forgotten_at,omitempty" jsonschema:"when the key is free, unless never"`
 	Response       string `json:"response,omitempty" jsonschema:"the result, as its owner stored it"`
 	// ResponseBase64 is set instead of Response if the result is not UTF-8, because JSON cannot carry it, and an agent
 	// must not get a different result. The same holds for CheckpointBase64.
@@ -210,6 +211,7 @@ func showRecord(r *seqledgerv1.IdempotencyRecord) *recordOutput {
 		State: strings.TrimPrefix(r.GetState().String(), "RECORD_STATE_"), Token: number(r.GetToken()),
 		Attempts: r.GetAttempts(), CreatedAt: moment(r.GetCreatedAt()), CompletedAt: moment(r.GetCompletedAt()),
 		LeaseExpiresAt: moment(r.GetLeaseExpiresAt()), ExpiresAt: moment(r.GetExpiresAt()),
+		ForgottenAt:   moment(r.GetForgottenAt()),
 		ResponseBytes: r.GetResponseSize(),
 	}
 	out.Response, out.ResponseBase64 = textOrBytes(r.GetResponse())

@@ -47,7 +47,19 @@ func (m *Model) Speaks(k *Key) bool {
 	if k == nil || k.Record.State == keyed.Released {
 		return false
 	}
-	return k.Record.State == keyed.Pending || m.Time < k.Record.Expires
+	return k.Record.State == keyed.Pending || m.Time < forgotten(&k.Record)
+}
+
+// forgotten is when the key of a record becomes free.
+func forgotten(r *keyed.Record) int64 {
+	from := r.Completed
+	if r.Completed == 0 {
+		from = r.Expires - unknownTTL
+	}
+	if r.ForgetAfter == int64(keyed.Never) {
+		return r.ForgetAfter
+	}
+	return max(r.Expires, from+r.ForgetAfter)
 }
 
 // Key returns what a reader sees of a key at ledger time; nil for a free one.
@@ -120,12 +132,24 @@ func (m *Model) due(k *Key) int64 {
 	for _, until := range k.Ended {
 		last = max(last, until)
 	}
+	if r.State == keyed.Expired {
+		return max(forgotten(r), last+1)
+	}
 	return max(r.Expires, last+1) // at the last moment itself a copy is still valid
 }
 
-// overtake makes the outcome unknown when its time has come, and reports whether it has.
+// overtake makes the outcome unknown when its time has come, or drops a result that has expired from a key that has
+// not, and reports whether it has.
 func (m *Model) overtake(k *Key) bool {
 	r := &k.Record
+	if expired := r.State != keyed.Pending && r.State != keyed.Released && r.State != keyed.Expired &&
+		m.Time >= r.Expires; expired && m.Speaks(k) {
+		r.State = keyed.Expired
+		r.Response, r.ResponseSize, r.ResponseSum = nil, 0, [32]byte{}
+		r.Checkpoint, r.CheckpointSize = nil, 0
+		m.Fired["expired, not forgotten"]++
+		return true
+	}
 	if r.State != keyed.Pending || m.Time < m.LeaseEnd(k) ||
 		r.Policy == keyed.TakeOver && m.Time < m.unclaimedEnd(k) {
 		return false
@@ -235,6 +259,8 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 			return machine.Keyed(keyed.Mismatch), false
 		case r.State == keyed.Indeterminate:
 			return machine.Keyed(keyed.Unknown), false
+		case r.State == keyed.Expired:
+			return machine.Keyed(keyed.ResultExpired), false
 		case r.State != keyed.Pending:
 			return machine.Keyed(keyed.Replay), false
 		case r.AttemptID == c.AttemptID: // its answer was lost
@@ -266,7 +292,7 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 		m.Fired["taken over"]++
 	}
 	r.State, r.Token, r.AttemptID, r.Policy, r.TTL = keyed.Pending, m.Index, c.AttemptID, c.Policy, c.TTL
-	r.LeaseEnd, r.LeaseSet, r.ValidUntil = m.Time+c.Lease, m.Time, c.ValidUntil
+	r.LeaseEnd, r.LeaseSet, r.ValidUntil, r.ForgetAfter = m.Time+c.Lease, m.Time, c.ValidUntil, c.ForgetAfter
 	r.Attempts++
 	if k == nil {
 		m.addKey(c.ID, r)
@@ -291,8 +317,10 @@ func absent(k *Key, c *machine.KeyedCommand) machine.Code {
 // command decides any command except Reserve on a key with a live record.
 func (m *Model) command(k *Key, c *machine.KeyedCommand) (code machine.Code, changed bool) {
 	r := &k.Record
-	final := r.State == keyed.Committed || r.State == keyed.Rejected || r.State == keyed.Written
+	final := r.State != keyed.Pending && r.State != keyed.Indeterminate
 	switch {
+	case c.Kind == keyed.Resolve && r.State == keyed.Expired:
+		return machine.Keyed(keyed.ResultExpired), false
 	case c.Kind == keyed.Resolve && r.State == keyed.Pending, c.Kind == keyed.Purge && !final:
 		return machine.Keyed(keyed.NotFinal), false
 	case c.Kind == keyed.Resolve:
@@ -304,6 +332,8 @@ func (m *Model) command(k *Key, c *machine.KeyedCommand) (code machine.Code, cha
 		if c.Kind == keyed.Complete && c.Token < r.Token {
 			m.Fired["completion after a takeover"]++
 		}
+		return machine.Keyed(keyed.LeaseLost), false
+	case r.State == keyed.Expired:
 		return machine.Keyed(keyed.LeaseLost), false
 	case c.Kind == keyed.Complete:
 		return m.finish(k, c, keyed.Committed)

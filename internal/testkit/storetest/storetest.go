@@ -50,6 +50,7 @@ var waits = []Case{
 	{"RaceForATakeover", raceForATakeover},
 	{"ExpiredRecordIsReplaced", expiredRecordIsReplaced},
 	{"RefusalExpires", refusalExpires},
+	{"ExpiredNotForgotten", expiredNotForgotten},
 	{"PendingRecordStays", pendingRecordStays},
 	{"LateCompletion", lateCompletion},
 	{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
@@ -293,6 +294,31 @@ func refusalExpires(t *testing.T, store idempotency.Store) {
 	s.reserve(s.request(), idempotency.Mismatch)
 }
 
+// A key that is to be remembered for longer than its result never runs again, and shows nothing of the result.
+func expiredNotForgotten(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	remembered := func(r *idempotency.ReserveRequest) { r.ForgetAfter = time.Hour }
+	owner := s.acquire(s.request(brief, remembered))
+	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, owner, result(strings.Repeat("first", 500))))
+	before := s.reserve(s.request(), idempotency.Replay).Record
+	if until := before.Forgotten.Sub(before.Completed); until != time.Hour {
+		t.Errorf("the key is forgotten %v after its work has ended", until)
+	}
+	s.eventually("the end of the result", func() bool {
+		r, err := s.Get(s.ctx, &s.key)
+		return err == nil && r.State == idempotency.Expired
+	})
+	for range 2 { // the first one may drop the result
+		r := s.reserve(s.request(), idempotency.ResultExpired).Record
+		if r == nil || r.State != idempotency.Expired || len(r.Response) > 0 || r.ResponseSize > 0 ||
+			!r.Forgotten.Equal(before.Forgotten) {
+			t.Errorf("what has expired: %+v", r)
+		}
+	}
+	s.reserve(s.request(otherRequest), idempotency.Mismatch)
+	s.expect("Complete by the owner", idempotency.LeaseLost)(s.Complete(s.ctx, owner, result("late")))
+}
+
 func releaseFreesTheKey(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	first := s.acquire(s.request())
@@ -370,8 +396,11 @@ func invalidRequests(t *testing.T, store idempotency.Store) {
 		"short lease":    func(r *idempotency.ReserveRequest) { r.Lease = time.Millisecond },
 		"long lease":     func(r *idempotency.ReserveRequest) { r.Lease = 25 * time.Hour },
 		"short TTL":      func(r *idempotency.ReserveRequest) { r.TTL = -1 },
-		"long wait":      func(r *idempotency.ReserveRequest) { r.Wait = time.Hour },
-		"policy":         func(r *idempotency.ReserveRequest) { r.OnLeaseExpired = 9 },
+		"forgotten before its result": func(r *idempotency.ReserveRequest) {
+			r.TTL, r.ForgetAfter = time.Hour, time.Minute
+		},
+		"long wait": func(r *idempotency.ReserveRequest) { r.Wait = time.Hour },
+		"policy":    func(r *idempotency.ReserveRequest) { r.OnLeaseExpired = 9 },
 	} {
 		if answer, err := s.Reserve(s.ctx, s.request(change)); !isInvalid(err) {
 			t.Errorf("%s: %+v, %v", name, answer, err)

@@ -101,9 +101,7 @@ func (t *Target) Put(ctx context.Context, name string, r io.ReaderAt, size int64
 	}
 	wrong := t.readBack(ctx, name, size, sum)
 	if errors.Is(wrong, errOtherwise) && err == nil {
-		watched, _, end := t.watch(ctx)
-		defer end()
-		wrong = errors.Join(wrong, t.objects.Delete(watched, name)) // so that the next Put makes it again
+		wrong = errors.Join(wrong, t.Delete(ctx, name)) // so that the next Put makes it again
 	}
 	return wrong
 }
@@ -138,6 +136,16 @@ func (t *Target) Open(ctx context.Context, name string) (blockfile.File, error) 
 		return nil, t.failed(watched, "find "+name, err)
 	}
 	return &object{ctx: ctx, target: t, name: name, size: aws.ToInt64(head.ContentLength), etag: head.ETag}, nil
+}
+
+// Delete implements [archive.Target].
+func (t *Target) Delete(ctx context.Context, name string) error {
+	watched, _, end := t.watch(ctx)
+	defer end()
+	if err := t.objects.Delete(watched, name); err != nil {
+		return t.failed(watched, "delete "+name, err)
+	}
+	return nil
 }
 
 // List implements [archive.Target].

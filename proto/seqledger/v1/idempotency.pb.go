@@ -93,6 +93,9 @@ const (
 	RecordState_RECORD_STATE_INDETERMINATE RecordState = 4
 	// A keyed write, committed in the ledger itself. token is its ledger index.
 	RecordState_RECORD_STATE_WRITTEN RecordState = 5
+	// Finished, or of unknown outcome, and too long ago for its result: only the request is
+	// kept, until the key is forgotten. See ReserveRequest.forget_after.
+	RecordState_RECORD_STATE_EXPIRED RecordState = 6
 )
 
 // Enum value maps for RecordState.
@@ -104,6 +107,7 @@ var (
 		3: "RECORD_STATE_REJECTED",
 		4: "RECORD_STATE_INDETERMINATE",
 		5: "RECORD_STATE_WRITTEN",
+		6: "RECORD_STATE_EXPIRED",
 	}
 	RecordState_value = map[string]int32{
 		"RECORD_STATE_UNSPECIFIED":   0,
@@ -112,6 +116,7 @@ var (
 		"RECORD_STATE_REJECTED":      3,
 		"RECORD_STATE_INDETERMINATE": 4,
 		"RECORD_STATE_WRITTEN":       5,
+		"RECORD_STATE_EXPIRED":       6,
 	}
 )
 
@@ -172,6 +177,8 @@ const (
 	RecordOutcome_RECORD_OUTCOME_NOT_FOUND RecordOutcome = 10
 	// Not before the record is finished, or its lease is over.
 	RecordOutcome_RECORD_OUTCOME_NOT_FINAL RecordOutcome = 11
+	// Made before, and its result has expired: it does not run again. See record.
+	RecordOutcome_RECORD_OUTCOME_EXPIRED RecordOutcome = 12
 )
 
 // Enum value maps for RecordOutcome.
@@ -189,6 +196,7 @@ var (
 		9:  "RECORD_OUTCOME_ALREADY_COMPLETED",
 		10: "RECORD_OUTCOME_NOT_FOUND",
 		11: "RECORD_OUTCOME_NOT_FINAL",
+		12: "RECORD_OUTCOME_EXPIRED",
 	}
 	RecordOutcome_value = map[string]int32{
 		"RECORD_OUTCOME_UNSPECIFIED":       0,
@@ -203,6 +211,7 @@ var (
 		"RECORD_OUTCOME_ALREADY_COMPLETED": 9,
 		"RECORD_OUTCOME_NOT_FOUND":         10,
 		"RECORD_OUTCOME_NOT_FINAL":         11,
+		"RECORD_OUTCOME_EXPIRED":           12,
 	}
 )
 
@@ -393,14 +402,16 @@ type IdempotencyRecord struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it was finished; unset before.
 	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
-	// When it ends to be known; unset while it is PENDING.
+	// When its result expires, or has expired; unset while it is PENDING.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// The result, at most 1 MiB. ListRecords leaves it out.
 	Response []byte `protobuf:"bytes,14,opt,name=response,proto3" json:"response,omitempty"`
 	// How many bytes the result has.
 	ResponseSize uint64 `protobuf:"varint,15,opt,name=response_size,json=responseSize,proto3" json:"response_size,omitempty"`
 	// The progress of past owners, at most 64 KiB. ListRecords leaves it out.
-	Checkpoint    []byte `protobuf:"bytes,16,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Checkpoint []byte `protobuf:"bytes,16,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// When the key becomes free; unset while it is PENDING, and if it never does.
+	ForgottenAt   *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=forgotten_at,json=forgottenAt,proto3" json:"forgotten_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,6 +558,13 @@ func (x *IdempotencyRecord) GetCheckpoint() []byte {
 	return nil
 }
 
+func (x *IdempotencyRecord) GetForgottenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ForgottenAt
+	}
+	return nil
+}
+
 // ReserveRequest asks for the ownership of a key.
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -573,8 +591,15 @@ type ReserveRequest struct {
 	Wait *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
 	// What to do when the lease ends without a result.
 	OnLeaseExpired LeaseExpiry `protobuf:"varint,8,opt,name=on_lease_expired,json=onLeaseExpired,proto3,enum=seqledger.v1.LeaseExpiry" json:"on_lease_expired,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How long the key stays taken after the work has ended: at least ttl, at most 36600
+	// days. Between the end of ttl and then, a Reserve is answered EXPIRED and the work does
+	// not run again. Unset means as long as the record. A record of unknown outcome counts
+	// from when that became known.
+	ForgetAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=forget_after,json=forgetAfter,proto3" json:"forget_after,omitempty"`
+	// In the place of forget_after: the key stays taken until PurgeRecord frees it.
+	NeverForget   bool `protobuf:"varint,10,opt,name=never_forget,json=neverForget,proto3" json:"never_forget,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReserveRequest) Reset() {
@@ -663,10 +688,24 @@ func (x *ReserveRequest) GetOnLeaseExpired() LeaseExpiry {
 	return LeaseExpiry_LEASE_EXPIRY_UNSPECIFIED
 }
 
+func (x *ReserveRequest) GetForgetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ForgetAfter
+	}
+	return nil
+}
+
+func (x *ReserveRequest) GetNeverForget() bool {
+	if x != nil {
+		return x.NeverForget
+	}
+	return false
+}
+
 // ReserveResponse says who owns the key.
 type ReserveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ACQUIRED, REPLAY, IN_FLIGHT, MISMATCH, INDETERMINATE, STALE or LEASE_LOST.
+	// ACQUIRED, REPLAY, IN_FLIGHT, MISMATCH, INDETERMINATE, EXPIRED, STALE or LEASE_LOST.
 	Outcome RecordOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=seqledger.v1.RecordOutcome" json:"outcome,omitempty"`
 	// The fencing token. Only with ACQUIRED.
 	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
@@ -676,7 +715,7 @@ type ReserveResponse struct {
 	Checkpoint []byte `protobuf:"bytes,4,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// When the lease ends. Only with ACQUIRED.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// With REPLAY and INDETERMINATE.
+	// With REPLAY, INDETERMINATE and EXPIRED.
 	Record *IdempotencyRecord `protobuf:"bytes,6,opt,name=record,proto3" json:"record,omitempty"`
 	// When the lease ends, at the latest. Only with IN_FLIGHT.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
@@ -1823,9 +1862,9 @@ func (x *ResolveRecordRequest) GetTtl() *durationpb.Duration {
 // ResolveRecordResponse says whether the outcome is settled.
 type ResolveRecordResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// OK, ALREADY_COMPLETED, NOT_FOUND or NOT_FINAL.
+	// OK, ALREADY_COMPLETED, EXPIRED, NOT_FOUND or NOT_FINAL.
 	Outcome RecordOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=seqledger.v1.RecordOutcome" json:"outcome,omitempty"`
-	// With ALREADY_COMPLETED.
+	// With ALREADY_COMPLETED and EXPIRED.
 	Record        *IdempotencyRecord `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1887,7 +1926,7 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\x03key\x18\x04 \x01(\tR\x03key\"C\n" +
 	"\vFingerprint\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\rR\talgorithm\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\fR\x06digest\"\xd6\x05\n" +
+	"\x06digest\x18\x02 \x01(\fR\x06digest\"\x95\x06\n" +
 	"\x11IdempotencyRecord\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1c\n" +
@@ -1909,7 +1948,8 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\rresponse_size\x18\x0f \x01(\x04R\fresponseSize\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x10 \x01(\fR\n" +
-	"checkpoint\"\xac\x03\n" +
+	"checkpoint\x12=\n" +
+	"\fforgotten_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\vforgottenAt\"\x8d\x04\n" +
 	"\x0eReserveRequest\x12/\n" +
 	"\x06record\x18\x01 \x01(\v2\x17.seqledger.v1.RecordKeyR\x06record\x12;\n" +
 	"\vfingerprint\x18\x02 \x01(\v2\x19.seqledger.v1.FingerprintR\vfingerprint\x12\x1d\n" +
@@ -1920,7 +1960,10 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12+\n" +
 	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12-\n" +
 	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12C\n" +
-	"\x10on_lease_expired\x18\b \x01(\x0e2\x19.seqledger.v1.LeaseExpiryR\x0eonLeaseExpired\"\xf7\x02\n" +
+	"\x10on_lease_expired\x18\b \x01(\x0e2\x19.seqledger.v1.LeaseExpiryR\x0eonLeaseExpired\x12<\n" +
+	"\fforget_after\x18\t \x01(\v2\x19.google.protobuf.DurationR\vforgetAfter\x12!\n" +
+	"\fnever_forget\x18\n" +
+	" \x01(\bR\vneverForget\"\xf7\x02\n" +
 	"\x0fReserveResponse\x125\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1b.seqledger.v1.RecordOutcomeR\aoutcome\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x18\n" +
@@ -2003,14 +2046,15 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\vLeaseExpiry\x12\x1c\n" +
 	"\x18LEASE_EXPIRY_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aLEASE_EXPIRY_INDETERMINATE\x10\x01\x12\x19\n" +
-	"\x15LEASE_EXPIRY_TAKEOVER\x10\x02*\xb6\x01\n" +
+	"\x15LEASE_EXPIRY_TAKEOVER\x10\x02*\xd0\x01\n" +
 	"\vRecordState\x12\x1c\n" +
 	"\x18RECORD_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RECORD_STATE_PENDING\x10\x01\x12\x1a\n" +
 	"\x16RECORD_STATE_COMMITTED\x10\x02\x12\x19\n" +
 	"\x15RECORD_STATE_REJECTED\x10\x03\x12\x1e\n" +
 	"\x1aRECORD_STATE_INDETERMINATE\x10\x04\x12\x18\n" +
-	"\x14RECORD_STATE_WRITTEN\x10\x05*\xf6\x02\n" +
+	"\x14RECORD_STATE_WRITTEN\x10\x05\x12\x18\n" +
+	"\x14RECORD_STATE_EXPIRED\x10\x06*\x92\x03\n" +
 	"\rRecordOutcome\x12\x1e\n" +
 	"\x1aRECORD_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RECORD_OUTCOME_OK\x10\x01\x12\x1b\n" +
@@ -2024,7 +2068,8 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	" RECORD_OUTCOME_ALREADY_COMPLETED\x10\t\x12\x1c\n" +
 	"\x18RECORD_OUTCOME_NOT_FOUND\x10\n" +
 	"\x12\x1c\n" +
-	"\x18RECORD_OUTCOME_NOT_FINAL\x10\v2\xad\x06\n" +
+	"\x18RECORD_OUTCOME_NOT_FINAL\x10\v\x12\x1a\n" +
+	"\x16RECORD_OUTCOME_EXPIRED\x10\f2\xad\x06\n" +
 	"\x12IdempotencyService\x12F\n" +
 	"\aReserve\x12\x1c.seqledger.v1.ReserveRequest\x1a\x1d.seqledger.v1.ReserveResponse\x12I\n" +
 	"\bComplete\x12\x1d.seqledger.v1.CompleteRequest\x1a\x1e.seqledger.v1.CompleteResponse\x12C\n" +
@@ -2094,73 +2139,75 @@ var file_seqledger_v1_idempotency_proto_depIdxs = []int32{
 	28, // 6: seqledger.v1.IdempotencyRecord.created_at:type_name -> google.protobuf.Timestamp
 	28, // 7: seqledger.v1.IdempotencyRecord.completed_at:type_name -> google.protobuf.Timestamp
 	28, // 8: seqledger.v1.IdempotencyRecord.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 9: seqledger.v1.ReserveRequest.record:type_name -> seqledger.v1.RecordKey
-	4,  // 10: seqledger.v1.ReserveRequest.fingerprint:type_name -> seqledger.v1.Fingerprint
-	28, // 11: seqledger.v1.ReserveRequest.valid_until:type_name -> google.protobuf.Timestamp
-	29, // 12: seqledger.v1.ReserveRequest.lease:type_name -> google.protobuf.Duration
-	29, // 13: seqledger.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
-	29, // 14: seqledger.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	0,  // 15: seqledger.v1.ReserveRequest.on_lease_expired:type_name -> seqledger.v1.LeaseExpiry
-	2,  // 16: seqledger.v1.ReserveResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	28, // 17: seqledger.v1.ReserveResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	5,  // 18: seqledger.v1.ReserveResponse.record:type_name -> seqledger.v1.IdempotencyRecord
-	29, // 19: seqledger.v1.ReserveResponse.retry_after:type_name -> google.protobuf.Duration
-	3,  // 20: seqledger.v1.Ownership.record:type_name -> seqledger.v1.RecordKey
-	8,  // 21: seqledger.v1.CompleteRequest.owner:type_name -> seqledger.v1.Ownership
-	29, // 22: seqledger.v1.CompleteRequest.ttl:type_name -> google.protobuf.Duration
-	2,  // 23: seqledger.v1.CompleteResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	5,  // 24: seqledger.v1.CompleteResponse.record:type_name -> seqledger.v1.IdempotencyRecord
-	28, // 25: seqledger.v1.CompleteResponse.expires_at:type_name -> google.protobuf.Timestamp
-	8,  // 26: seqledger.v1.RejectRequest.owner:type_name -> seqledger.v1.Ownership
-	29, // 27: seqledger.v1.RejectRequest.ttl:type_name -> google.protobuf.Duration
-	2,  // 28: seqledger.v1.RejectResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	5,  // 29: seqledger.v1.RejectResponse.record:type_name -> seqledger.v1.IdempotencyRecord
-	28, // 30: seqledger.v1.RejectResponse.expires_at:type_name -> google.protobuf.Timestamp
-	8,  // 31: seqledger.v1.ReleaseRequest.owner:type_name -> seqledger.v1.Ownership
-	2,  // 32: seqledger.v1.ReleaseResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	8,  // 33: seqledger.v1.HeartbeatRequest.owner:type_name -> seqledger.v1.Ownership
-	29, // 34: seqledger.v1.HeartbeatRequest.lease:type_name -> google.protobuf.Duration
-	2,  // 35: seqledger.v1.HeartbeatResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	28, // 36: seqledger.v1.HeartbeatResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	8,  // 37: seqledger.v1.CheckpointRequest.owner:type_name -> seqledger.v1.Ownership
-	2,  // 38: seqledger.v1.CheckpointResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	3,  // 39: seqledger.v1.GetRecordRequest.record:type_name -> seqledger.v1.RecordKey
-	5,  // 40: seqledger.v1.GetRecordResponse.record:type_name -> seqledger.v1.IdempotencyRecord
-	27, // 41: seqledger.v1.ListRecordsRequest.scope:type_name -> seqledger.v1.Scope
-	1,  // 42: seqledger.v1.ListRecordsRequest.state:type_name -> seqledger.v1.RecordState
-	5,  // 43: seqledger.v1.ListRecordsResponse.records:type_name -> seqledger.v1.IdempotencyRecord
-	3,  // 44: seqledger.v1.PurgeRecordRequest.record:type_name -> seqledger.v1.RecordKey
-	2,  // 45: seqledger.v1.PurgeRecordResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	3,  // 46: seqledger.v1.ResolveRecordRequest.record:type_name -> seqledger.v1.RecordKey
-	1,  // 47: seqledger.v1.ResolveRecordRequest.state:type_name -> seqledger.v1.RecordState
-	29, // 48: seqledger.v1.ResolveRecordRequest.ttl:type_name -> google.protobuf.Duration
-	2,  // 49: seqledger.v1.ResolveRecordResponse.outcome:type_name -> seqledger.v1.RecordOutcome
-	5,  // 50: seqledger.v1.ResolveRecordResponse.record:type_name -> seqledger.v1.IdempotencyRecord
-	6,  // 51: seqledger.v1.IdempotencyService.Reserve:input_type -> seqledger.v1.ReserveRequest
-	9,  // 52: seqledger.v1.IdempotencyService.Complete:input_type -> seqledger.v1.CompleteRequest
-	11, // 53: seqledger.v1.IdempotencyService.Reject:input_type -> seqledger.v1.RejectRequest
-	13, // 54: seqledger.v1.IdempotencyService.Release:input_type -> seqledger.v1.ReleaseRequest
-	15, // 55: seqledger.v1.IdempotencyService.Heartbeat:input_type -> seqledger.v1.HeartbeatRequest
-	17, // 56: seqledger.v1.IdempotencyService.Checkpoint:input_type -> seqledger.v1.CheckpointRequest
-	19, // 57: seqledger.v1.IdempotencyService.GetRecord:input_type -> seqledger.v1.GetRecordRequest
-	21, // 58: seqledger.v1.IdempotencyService.ListRecords:input_type -> seqledger.v1.ListRecordsRequest
-	23, // 59: seqledger.v1.IdempotencyService.PurgeRecord:input_type -> seqledger.v1.PurgeRecordRequest
-	25, // 60: seqledger.v1.IdempotencyService.ResolveRecord:input_type -> seqledger.v1.ResolveRecordRequest
-	7,  // 61: seqledger.v1.IdempotencyService.Reserve:output_type -> seqledger.v1.ReserveResponse
-	10, // 62: seqledger.v1.IdempotencyService.Complete:output_type -> seqledger.v1.CompleteResponse
-	12, // 63: seqledger.v1.IdempotencyService.Reject:output_type -> seqledger.v1.RejectResponse
-	14, // 64: seqledger.v1.IdempotencyService.Release:output_type -> seqledger.v1.ReleaseResponse
-	16, // 65: seqledger.v1.IdempotencyService.Heartbeat:output_type -> seqledger.v1.HeartbeatResponse
-	18, // 66: seqledger.v1.IdempotencyService.Checkpoint:output_type -> seqledger.v1.CheckpointResponse
-	20, // 67: seqledger.v1.IdempotencyService.GetRecord:output_type -> seqledger.v1.GetRecordResponse
-	22, // 68: seqledger.v1.IdempotencyService.ListRecords:output_type -> seqledger.v1.ListRecordsResponse
-	24, // 69: seqledger.v1.IdempotencyService.PurgeRecord:output_type -> seqledger.v1.PurgeRecordResponse
-	26, // 70: seqledger.v1.IdempotencyService.ResolveRecord:output_type -> seqledger.v1.ResolveRecordResponse
-	61, // [61:71] is the sub-list for method output_type
-	51, // [51:61] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	28, // 9: seqledger.v1.IdempotencyRecord.forgotten_at:type_name -> google.protobuf.Timestamp
+	3,  // 10: seqledger.v1.ReserveRequest.record:type_name -> seqledger.v1.RecordKey
+	4,  // 11: seqledger.v1.ReserveRequest.fingerprint:type_name -> seqledger.v1.Fingerprint
+	28, // 12: seqledger.v1.ReserveRequest.valid_until:type_name -> google.protobuf.Timestamp
+	29, // 13: seqledger.v1.ReserveRequest.lease:type_name -> google.protobuf.Duration
+	29, // 14: seqledger.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	29, // 15: seqledger.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	0,  // 16: seqledger.v1.ReserveRequest.on_lease_expired:type_name -> seqledger.v1.LeaseExpiry
+	29, // 17: seqledger.v1.ReserveRequest.forget_after:type_name -> google.protobuf.Duration
+	2,  // 18: seqledger.v1.ReserveResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	28, // 19: seqledger.v1.ReserveResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	5,  // 20: seqledger.v1.ReserveResponse.record:type_name -> seqledger.v1.IdempotencyRecord
+	29, // 21: seqledger.v1.ReserveResponse.retry_after:type_name -> google.protobuf.Duration
+	3,  // 22: seqledger.v1.Ownership.record:type_name -> seqledger.v1.RecordKey
+	8,  // 23: seqledger.v1.CompleteRequest.owner:type_name -> seqledger.v1.Ownership
+	29, // 24: seqledger.v1.CompleteRequest.ttl:type_name -> google.protobuf.Duration
+	2,  // 25: seqledger.v1.CompleteResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	5,  // 26: seqledger.v1.CompleteResponse.record:type_name -> seqledger.v1.IdempotencyRecord
+	28, // 27: seqledger.v1.CompleteResponse.expires_at:type_name -> google.protobuf.Timestamp
+	8,  // 28: seqledger.v1.RejectRequest.owner:type_name -> seqledger.v1.Ownership
+	29, // 29: seqledger.v1.RejectRequest.ttl:type_name -> google.protobuf.Duration
+	2,  // 30: seqledger.v1.RejectResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	5,  // 31: seqledger.v1.RejectResponse.record:type_name -> seqledger.v1.IdempotencyRecord
+	28, // 32: seqledger.v1.RejectResponse.expires_at:type_name -> google.protobuf.Timestamp
+	8,  // 33: seqledger.v1.ReleaseRequest.owner:type_name -> seqledger.v1.Ownership
+	2,  // 34: seqledger.v1.ReleaseResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	8,  // 35: seqledger.v1.HeartbeatRequest.owner:type_name -> seqledger.v1.Ownership
+	29, // 36: seqledger.v1.HeartbeatRequest.lease:type_name -> google.protobuf.Duration
+	2,  // 37: seqledger.v1.HeartbeatResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	28, // 38: seqledger.v1.HeartbeatResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	8,  // 39: seqledger.v1.CheckpointRequest.owner:type_name -> seqledger.v1.Ownership
+	2,  // 40: seqledger.v1.CheckpointResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	3,  // 41: seqledger.v1.GetRecordRequest.record:type_name -> seqledger.v1.RecordKey
+	5,  // 42: seqledger.v1.GetRecordResponse.record:type_name -> seqledger.v1.IdempotencyRecord
+	27, // 43: seqledger.v1.ListRecordsRequest.scope:type_name -> seqledger.v1.Scope
+	1,  // 44: seqledger.v1.ListRecordsRequest.state:type_name -> seqledger.v1.RecordState
+	5,  // 45: seqledger.v1.ListRecordsResponse.records:type_name -> seqledger.v1.IdempotencyRecord
+	3,  // 46: seqledger.v1.PurgeRecordRequest.record:type_name -> seqledger.v1.RecordKey
+	2,  // 47: seqledger.v1.PurgeRecordResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	3,  // 48: seqledger.v1.ResolveRecordRequest.record:type_name -> seqledger.v1.RecordKey
+	1,  // 49: seqledger.v1.ResolveRecordRequest.state:type_name -> seqledger.v1.RecordState
+	29, // 50: seqledger.v1.ResolveRecordRequest.ttl:type_name -> google.protobuf.Duration
+	2,  // 51: seqledger.v1.ResolveRecordResponse.outcome:type_name -> seqledger.v1.RecordOutcome
+	5,  // 52: seqledger.v1.ResolveRecordResponse.record:type_name -> seqledger.v1.IdempotencyRecord
+	6,  // 53: seqledger.v1.IdempotencyService.Reserve:input_type -> seqledger.v1.ReserveRequest
+	9,  // 54: seqledger.v1.IdempotencyService.Complete:input_type -> seqledger.v1.CompleteRequest
+	11, // 55: seqledger.v1.IdempotencyService.Reject:input_type -> seqledger.v1.RejectRequest
+	13, // 56: seqledger.v1.IdempotencyService.Release:input_type -> seqledger.v1.ReleaseRequest
+	15, // 57: seqledger.v1.IdempotencyService.Heartbeat:input_type -> seqledger.v1.HeartbeatRequest
+	17, // 58: seqledger.v1.IdempotencyService.Checkpoint:input_type -> seqledger.v1.CheckpointRequest
+	19, // 59: seqledger.v1.IdempotencyService.GetRecord:input_type -> seqledger.v1.GetRecordRequest
+	21, // 60: seqledger.v1.IdempotencyService.ListRecords:input_type -> seqledger.v1.ListRecordsRequest
+	23, // 61: seqledger.v1.IdempotencyService.PurgeRecord:input_type -> seqledger.v1.PurgeRecordRequest
+	25, // 62: seqledger.v1.IdempotencyService.ResolveRecord:input_type -> seqledger.v1.ResolveRecordRequest
+	7,  // 63: seqledger.v1.IdempotencyService.Reserve:output_type -> seqledger.v1.ReserveResponse
+	10, // 64: seqledger.v1.IdempotencyService.Complete:output_type -> seqledger.v1.CompleteResponse
+	12, // 65: seqledger.v1.IdempotencyService.Reject:output_type -> seqledger.v1.RejectResponse
+	14, // 66: seqledger.v1.IdempotencyService.Release:output_type -> seqledger.v1.ReleaseResponse
+	16, // 67: seqledger.v1.IdempotencyService.Heartbeat:output_type -> seqledger.v1.HeartbeatResponse
+	18, // 68: seqledger.v1.IdempotencyService.Checkpoint:output_type -> seqledger.v1.CheckpointResponse
+	20, // 69: seqledger.v1.IdempotencyService.GetRecord:output_type -> seqledger.v1.GetRecordResponse
+	22, // 70: seqledger.v1.IdempotencyService.ListRecords:output_type -> seqledger.v1.ListRecordsResponse
+	24, // 71: seqledger.v1.IdempotencyService.PurgeRecord:output_type -> seqledger.v1.PurgeRecordResponse
+	26, // 72: seqledger.v1.IdempotencyService.ResolveRecord:output_type -> seqledger.v1.ResolveRecordResponse
+	63, // [63:73] is the sub-list for method output_type
+	53, // [53:63] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_idempotency_proto_init() }
