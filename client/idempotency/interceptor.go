@@ -28,9 +28,9 @@ import (
 const ErrorDomain = "idempotency.seqledger.dev"
 
 // Interceptor returns an interceptor for Connect, gRPC and gRPC-Web handlers: a unary call with the header
-// Idempotency-Key runs once. The namespace is the procedure; see [WithHost] for what else tells calls apart. Two calls are the same if their messages are equal,
-// whatever the encoding. Streams, and procedures without side effects, are left alone; their responses tell that a key
-// had no effect. It panics if the options are invalid.
+// Idempotency-Key runs once. The namespace is the procedure; see [WithHost] for what else tells calls apart. Two calls
+// are the same if their messages are equal, whatever the encoding. Streams, and procedures without side effects, are
+// left alone; their responses tell that a key had no effect. It panics if the options are invalid.
 //
 // A retry gets the first call's message, or its error if that is final (invalid_argument, not_found, already_exists,
 // failed_precondition, out_of_range, unimplemented). Options.ServerErrors, Options.StatusErrors (503 is unavailable,
@@ -65,8 +65,8 @@ type interceptor struct {
 
 type sentKey struct{}
 
-// WithHost wraps a handler that has an [Interceptor], to which Connect does not tell the host of a call, nor the path at
-// which the handler is mounted. Without it calls to two hosts, or to two mounts, are calls to one.
+// WithHost wraps a handler that has an [Interceptor], to which Connect does not tell the host of a call, nor the path
+// at which the handler is mounted. Without it calls to two hosts, or to two mounts, are calls to one.
 func WithHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sentKey{}, r)))
@@ -79,8 +79,8 @@ func (i *interceptor) sentTo(ctx context.Context, call connect.AnyRequest) (head
 	if !ok {
 		if slices.Contains(i.options.who.words, IdentityHost) {
 			i.warnHost.Do(func() {
-				i.Logger.WarnContext(ctx, "calls to all hosts are to one: wrap the handler in idempotency.WithHost, or "+
-					"leave host out of Options.Identity")
+				i.Logger.WarnContext(ctx, "calls to all hosts are to one: wrap the handler in WithHost of package "+
+					"idempotency, or leave host out of Options.Identity")
 			})
 		}
 		return call.Header(), call.Spec().Procedure
