@@ -118,7 +118,10 @@ func (l *Ledger) finishState(
 		err = l.copySealed(ctx, a, l.store.SealedBlocks())
 	}
 	if err == nil {
-		err = a.HasBlocks(info)
+		err = a.HasBlocks(ctx, info)
+	}
+	if err == nil && l.cluster.Term() == 0 { // the next leader may have removed parts that are a day old
+		err = errors.New("this node leads no longer")
 	}
 	if err == nil {
 		err = w.Finish()

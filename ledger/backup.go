@@ -22,8 +22,8 @@ const backupRate = 32 << 20
 // hold up writes. The error's text says what to do.
 var ErrBackupRefused = errors.New("no backup can be made now")
 
-var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node, is "+
-	"being made: wait until it has ended", ErrBackupRefused)
+var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node "+
+	"or the archive, is being made: wait until it has ended", ErrBackupRefused)
 
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {

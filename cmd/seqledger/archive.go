@@ -107,11 +107,9 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 	}
 	var told seldom
 	told.due() // from now on
-	checked := uint64(0)
 	report, err := archive.Verify(e.ctx, target, ledger, func(r archive.Report) {
-		checked++
 		if !e.json && told.due() {
-			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
+			e.notice("checked %s of %d files and their states", byteSize(uint64(r.Bytes)), r.Files)
 		}
 	})
 	if err != nil {
@@ -146,7 +144,8 @@ func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error
 		for _, id := range result.ParentIDs {
 			t.field("restored from", id)
 		}
-		t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
+		t.field("files", number(r.Files))
+		t.field("checked", byteSize(uint64(r.Bytes)))
 		t.field("up to index", number(r.Last))
 		for _, s := range r.States {
 			t.field("state", fmt.Sprintf("up to index %d, of %s", s.Index, s.Time.UTC().Format(time.RFC3339)))

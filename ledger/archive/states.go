@@ -261,8 +261,11 @@ func RemoveStates(ctx context.Context, t Target, ledger machine.LedgerID, window
 	return nil
 }
 
-// HasBlocks returns an error unless the archive has the block files of a state that are not in it.
-func (a *Archive) HasBlocks(info *backupfile.Info) error {
+// HasBlocks returns an error unless a new list of the archive has the block files of a state that are not in it.
+func (a *Archive) HasBlocks(ctx context.Context, info *backupfile.Info) error {
+	if err := a.list(ctx); err != nil {
+		return err
+	}
 	return eachBlockFile(info, slices.Collect(maps.Values(a.files)), func(*entry) (machine.Hash, error) {
 		return machine.Hash{}, nil
 	})

@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -42,5 +43,10 @@ func readSmall(ctx context.Context, t Target, name string, most int64) (content 
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.NewSectionReader(f, 0, min(size, most)))
+	content = make([]byte, min(size, most)) // at once, because a bucket takes as long for few bytes as for many
+	n, err := f.ReadAt(content, 0)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return content[:n], err
 }

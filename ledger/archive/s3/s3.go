@@ -197,8 +197,11 @@ func status(err error) int {
 	return response.HTTPStatusCode()
 }
 
-// window is how many bytes are read at once, at least.
-const window = 1 << 20
+// window is how many bytes are read at once, at least, and mostAhead where reads follow one another.
+const (
+	window    = 1 << 20
+	mostAhead = 16 << 20
+)
 
 // object is an object that is being read.
 type object struct {
@@ -237,6 +240,9 @@ func (o *object) ReadAt(b []byte, at int64) (n int, err error) {
 
 // fill reads from an offset on, at least one byte.
 func (o *object) fill(at int64, wanted int) error {
+	if at == o.at+int64(len(o.cached)) {
+		wanted = max(wanted, min(2*len(o.cached), mostAhead))
+	}
 	end := min(at+int64(max(wanted, window)), o.size)
 	watched, m, done := o.target.watch(o.ctx)
 	defer done()
