@@ -24,7 +24,7 @@ func (b *backend) openOf(d *describe.Description) string {
 	return b.open + hex.EncodeToString(h.Sum(nil))
 }
 
-// openState tells swap.lua whether a record counts, and until when, in ms: a record that is remembered stays for longer.
+// openState tells swap.lua whether a record counts, and until when, in ms: one that is remembered stays for longer.
 func openState(record []byte) (state string, until int64) {
 	r, err := keyed.Decode(record)
 	if err != nil { // the counter of tokens
