@@ -23,6 +23,7 @@ type archiver struct {
 	copying chan struct{}    // capacity 1; not a mutex, so that waiting for it can end with a context
 	answers atomic.Uint64    // how often the archive has answered, or taken a part of a file
 	opened  *archive.Archive // nil until it could be opened
+	states  stateShipper
 
 	mu    sync.Mutex
 	stats stats.Archive
@@ -42,7 +43,7 @@ type archivePass struct {
 // until ctx ends, and notes when the archive does not answer.
 func (l *Ledger) useArchive(ctx context.Context, f func(pass *archivePass)) (ended bool) {
 	pass := &archivePass{answers: l.archiver.answers.Load()}
-	slow := time.NewTicker(slowFactor * l.options.archivePatience)
+	slow := time.NewTicker(l.options.archiveSilence())
 	defer slow.Stop()
 	free, done := l.archiver.copying, make(chan struct{})
 	for {
@@ -115,6 +116,14 @@ func (l *Ledger) copyToArchive(ctx context.Context) error {
 		return err
 	}
 	l.archiver.answers.Add(1)
+	if err := l.copySealed(ctx, a, sealed); err != nil {
+		return err
+	}
+	return l.copyState(ctx, a)
+}
+
+// copySealed copies the sealed files that the archive does not have.
+func (l *Ledger) copySealed(ctx context.Context, a *archive.Archive, sealed []blockfile.SealedFile) error {
 	for i := range sealed {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -138,6 +147,9 @@ func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, f *blockfile.S
 	defer func() { err = errors.Join(err, source.Close()) }()
 	return a.Add(ctx, f, readFile{source, &l.archiver.answers})
 }
+
+// archiveSilence is for how long a target may take nothing before it counts as one that hangs.
+func (o *Options) archiveSilence() time.Duration { return slowFactor * o.archivePatience }
 
 // readFile is a file that is copied. A target that takes its bytes answers, however slowly.
 type readFile struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 // backupRate is how fast a backup reads, in bytes per second: slow enough that
@@ -21,23 +22,24 @@ const backupRate = 32 << 20
 // hold up writes. The error's text says what to do.
 var ErrBackupRefused = errors.New("no backup can be made now")
 
-var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node, is "+
-	"being made: wait until it has ended", ErrBackupRefused)
+var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node "+
+	"or the archive, is being made: wait until it has ended", ErrBackupRefused)
 
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
 	// RateBytes bounds how many bytes are read in a second. Default:
 	// 32 MiB; negative means no bound.
 	RateBytes int64
-	// Since makes the backup incremental: it leaves out the block files that this backup, or those before
-	// it, have whole. The state file is in every backup. Nil makes a full one. See backupfile.ErrBase.
-	Since *backupfile.Base
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
 	Begin func(backupfile.Info) error
 
-	// snapshot is shown what the backup is made of, before Begin.
-	snapshot func(*boltstore.Snapshot, backupfile.Info) error
+	// sealedApart leaves out the block files that are sealed.
+	sealedApart bool
+	// mayLag takes the state as it is on this node: a follower may lag, and a backup must hold what another node has
+	// acknowledged. A seed need not: the request says how new it must be, and the node that asks for it may be needed
+	// for a majority.
+	mayLag bool
 }
 
 // Backup writes a backup to w while the ledger keeps serving. The backup is the
@@ -72,9 +74,7 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, context.Cause(ctx)
 	}
 	defer func() { <-l.blockFiles }()
-	// A follower may lag, and a backup must hold what another node has acknowledged. A seed need not: the request says
-	// how new it must be, and the node that asks for it may be needed for a majority.
-	if o.snapshot == nil {
+	if !o.mayLag {
 		if err := l.Fresh(ctx); err != nil {
 			return info, err
 		}
@@ -84,16 +84,8 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	if info, err = describe(snapshot, o.Since); err != nil {
-		if errors.Is(err, backupfile.ErrBase) {
-			return info, err
-		}
+	if info, err = l.describe(snapshot, o.sealedApart); err != nil {
 		return info, l.readFailed(err)
-	}
-	if o.snapshot != nil {
-		if err := o.snapshot(snapshot, info); err != nil {
-			return info, err
-		}
 	}
 	if o.Begin != nil {
 		if err := o.Begin(info); err != nil {
@@ -109,7 +101,6 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	}
 	if err == nil {
 		info.SHA256, err = out.Finish()
-		info.Sum = out.Sum()
 	}
 	if errors.Is(err, boltstore.ErrNoRoom) {
 		err = fmt.Errorf("%w: %w", ErrBackupRefused, err)
@@ -133,9 +124,8 @@ func (l *Ledger) snapshot() (*boltstore.Snapshot, error) {
 	return snapshot, l.readFailed(err)
 }
 
-// describe reads what a snapshot holds, and says what of it a backup has that is made since another one; nil for a
-// full one.
-func describe(s *boltstore.Snapshot, since *backupfile.Base) (info backupfile.Info, err error) {
+// describe reads what a snapshot holds.
+func (l *Ledger) describe(s *boltstore.Snapshot, sealedApart bool) (info backupfile.Info, err error) {
 	err = s.View(func(r machine.Reader) error {
 		m, err := machine.Open(r)
 		if err != nil {
@@ -146,23 +136,25 @@ func describe(s *boltstore.Snapshot, since *backupfile.Base) (info backupfile.In
 			return errors.New("the ledger has no id yet")
 		}
 		info = backupfile.Info{
-			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(), First: s.FirstBlocks(), From: s.FirstBlocks(),
+			LedgerID: v.LedgerID(), Index: v.Index(), Digest: v.Digest(), Time: v.Time(),
+			At: raftlog.Position(s.Applied()), First: s.FirstBlocks(), From: s.FirstBlocks(),
 		}
-		if since == nil {
-			return nil
-		}
-		if err := sameLedger(v, since); err != nil {
-			return err
-		}
-		info.Since, info.From = since.Since, since.From(info.First)
-		return sameHistory(s, since)
+		return nil
 	})
 	if err != nil {
 		return info, err
 	}
+	members := l.log.MembersAt(info.At.Index)
+	// Looked at after MembersAt, because a truncation in between may have dropped the members of that index.
+	if l.log.Truncated() <= info.At.Index {
+		info.Members = members.Encode()
+	}
 	if last := s.LastBlocks(); last > 0 {
 		if info.Sealed, err = s.HashBefore(last); err != nil {
 			return info, err
+		}
+		if sealedApart {
+			info.From = last
 		}
 	}
 	var sizes []int64
@@ -181,44 +173,6 @@ func partsOf(s *boltstore.Snapshot, info *backupfile.Info) (parts []boltstore.Sn
 		}
 	}
 	return parts
-}
-
-// sameLedger refuses a backup of another ledger, of another epoch, or of a later index.
-func sameLedger(v machine.View, since *backupfile.Base) error {
-	own, at := v.LedgerID(), machine.NewTxID(since.LedgerID, since.Index)
-	switch {
-	case since.Sum == machine.Hash{}:
-		return fmt.Errorf("%w: the hash in its trailer is not known", backupfile.ErrBase)
-	case since.LedgerID == own && since.Index <= v.Index():
-		return nil
-	case since.LedgerID == own:
-		return fmt.Errorf("%w: it is of ledger index %d, and this ledger is at %d: it has lost what the backup has, "+
-			"or is another copy", backupfile.ErrBase, since.Index, v.Index())
-	case since.Index > 0 && since.Index <= v.Index() && v.TxIDAt(since.Index) == at:
-		return fmt.Errorf("%w: it is of ledger %s, the epoch before a restore; since the restore this is ledger %s",
-			backupfile.ErrBase, since.LedgerID, own)
-	default:
-		return fmt.Errorf("%w: it is of ledger %s, and this is ledger %s", backupfile.ErrBase, since.LedgerID, own)
-	}
-}
-
-// sameHistory refuses a backup whose block files are not those of the snapshot. The nodes of a cluster may have cut
-// the same blocks into other files, and only the hash tells. What retention has dropped is not looked at: nothing of
-// it is taken from the backup.
-func sameHistory(s *boltstore.Snapshot, since *backupfile.Base) error {
-	if since.Last > s.LastBlocks() {
-		return fmt.Errorf("%w: it has block file %d, and this node has %d",
-			backupfile.ErrBase, since.Last, s.LastBlocks())
-	}
-	if since.Last <= s.FirstBlocks() {
-		return nil
-	}
-	hash, err := s.HashBefore(since.Last)
-	if err == nil && hash != since.Sealed {
-		err = fmt.Errorf("%w: its block files are others than those of this node; name the node that it was made of",
-			backupfile.ErrBase)
-	}
-	return err
 }
 
 // pacer keeps a rate. It saves nothing up: what was slow for a while is not

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 
@@ -14,6 +15,15 @@ func SetSegmentBytes(n int) { segmentBytes = n }
 
 // SetSealBytes sets the size of block files of new ledgers. TestMain calls it, too.
 func SetSealBytes(n int64) { sealBytes = n }
+
+// ArchivedInParts sets the size of the parts of a state in an archive.
+func ArchivedInParts(o Options, n int64) Options {
+	o.statePart = n
+	return o
+}
+
+// ArchiveNow copies to the archive what it lacks.
+func ArchiveNow(ctx context.Context, l *Ledger) { l.archiveFiles(ctx) }
 
 // LogFileBytes is logFileBytes.
 var LogFileBytes = logFileBytes
@@ -64,7 +74,7 @@ func (l *Ledger) BackupNow(w io.Writer) (info backupfile.Info, err error) {
 		return info, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	if info, err = describe(snapshot, nil); err != nil {
+	if info, err = l.describe(snapshot, false); err != nil {
 		return info, err
 	}
 	out, err := backupfile.NewWriter(w, &info, func(int) error { return nil })

@@ -52,6 +52,14 @@ type Options struct {
 	// and none is removed by retention that it has not confirmed. Without one, retention removes nothing if the ledger
 	// had an archive before, unless EndArchive is set.
 	Archive archive.Target
+	// ArchiveInterval is how long after one state the leader copies the next one to the archive. 0 means a day,
+	// negative that it copies none.
+	ArchiveInterval time.Duration
+	// ArchiveWindow is for how long states are kept in the archive, in ledger time; the newest state before it is kept
+	// as well. 0 means a week, negative that none is removed.
+	ArchiveWindow time.Duration
+	// ArchiveRate is the most that is read for a state in a second, as BackupOptions.RateBytes.
+	ArchiveRate int64
 	// EndArchive gives up the archive that the ledger had, for this start and later ones: retention then removes
 	// files that are in no archive. Archive must be nil.
 	EndArchive bool
@@ -72,6 +80,8 @@ type Options struct {
 	// sealedPatience is how old a checkpoint may be while a sealed file waits for the next one to be archived; 0 means
 	// a minute.
 	sealedPatience time.Duration
+	// statePart is how many bytes a part of a state in the archive has; 0 means 16 MiB.
+	statePart int64
 }
 
 func (o *Options) validate() error {
@@ -92,6 +102,9 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))
 	orDefault((*int64)(&o.archivePatience), int64(10*time.Second))
 	orDefault((*int64)(&o.sealedPatience), int64(time.Minute))
+	orDefault((*int64)(&o.ArchiveInterval), int64(24*time.Hour))
+	orDefault((*int64)(&o.ArchiveWindow), int64(7*24*time.Hour))
+	orDefault(&o.statePart, 16<<20)
 	if o.Archive != nil && o.EndArchive {
 		return errors.New("ledger: Options: Archive and EndArchive exclude each other")
 	}

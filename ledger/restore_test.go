@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -55,19 +56,6 @@ func (s *suicide) Read(b []byte) (int, error) {
 	return s.backup.Read(b[:min(len(b), 64<<10)])
 }
 
-// stepping is a backup whose reads of chunks are steps. Those of heads come before anything is made.
-type stepping struct {
-	*suicide
-	file *os.File
-}
-
-func (s stepping) ReadAt(b []byte, at int64) (int, error) {
-	if len(b) > 1<<10 {
-		s.step()
-	}
-	return s.file.ReadAt(b, at)
-}
-
 func (s *suicide) Enabled(context.Context, slog.Level) bool { return true }
 
 func (s *suicide) Handle(context.Context, slog.Record) error {
@@ -91,19 +79,7 @@ func restoreChild(dir string) error {
 				s.step()
 			}
 		}
-		_, err = restore.Directory(context.Background(), source, o)
-		return err
-	}
-	if paths := filepath.SplitList(source); len(paths) > 1 {
-		chain, err := openChain(paths)
-		if err != nil {
-			return err
-		}
-		for i := range chain {
-			chain[i].Content = stepping{s, chain[i].Content.(*os.File)}
-		}
-		_, err = restore.Chain(context.Background(), chain, o)
-		return err
+		return restoreDirectory(context.Background(), source, o)
 	}
 	backup, err := os.Open(source)
 	if err != nil {
@@ -114,26 +90,31 @@ func restoreChild(dir string) error {
 	return err
 }
 
-// writeBackup writes a backup to the file of its name.
-func writeBackup(f *backupfile.File) error {
-	b, err := io.ReadAll(io.NewSectionReader(f.Content, 0, f.Size))
-	return errors.Join(err, os.WriteFile(f.Name, b, 0o600))
+// restoreDirectory restores a data directory, or the archive in a directory.
+func restoreDirectory(ctx context.Context, source string, o restore.Options) error {
+	target := archive.Directory(source)
+	if ids, err := archive.Ledgers(ctx, target); err == nil && len(ids) == 1 {
+		return restoreArchive(ctx, target, ids[0], o)
+	}
+	_, err := restore.Directory(ctx, source, o)
+	return err
 }
 
-// openChain opens backups. They are closed with the process.
-func openChain(paths []string) (chain []backupfile.File, err error) {
-	for _, path := range paths {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		stat, err := f.Stat()
-		if err != nil {
-			return nil, err
-		}
-		chain = append(chain, backupfile.File{Name: path, Content: f, Size: stat.Size()})
+// restoreArchive restores the newest state of an archive.
+func restoreArchive(ctx context.Context, target archive.Target, id machine.LedgerID, o restore.Options) error {
+	states, err := archive.States(ctx, target, id)
+	if err == nil && len(states) == 0 {
+		err = errors.New("there is no state in the archive")
 	}
-	return chain, nil
+	if err != nil {
+		return err
+	}
+	_, err = restore.State(ctx, func(
+		open restore.Opener, progress func(done, total int64),
+	) (backupfile.Info, error) {
+		return archive.ReadState(ctx, target, states[len(states)-1], open, progress)
+	}, o)
+	return err
 }
 
 // killRestore restores in a process that kills itself at a step, and tells
@@ -154,25 +135,22 @@ func killRestore(t *testing.T, backup, dir string, step int) bool {
 	return true
 }
 
-// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup, one of a chain of two
+// TestRestoreSurvivesKills kills a restore at every step of it, one of a backup, one of an archive
 // and one of a data directory. Whatever it leaves is either half made, and says
 // so, or the whole ledger.
 func TestRestoreSurvivesKills(t *testing.T) {
 	t.Parallel()
-	source := written(t)
+	source, archived := written(t), t.TempDir()
 	l := open(t, ledger.Options{Dir: source})
+	fill(t, l, 1, 8)
 	backup, info := backUp(t, l)
-	dir := t.TempDir()
-	path, full, since := filepath.Join(dir, "backup"), filepath.Join(dir, "full"), filepath.Join(dir, "since")
-	next := fill(t, l, 1, 8)
-	base := backUpSince(t, l, full, nil)
-	fill(t, l, next, 4)
-	must.Do(t, errors.Join(os.WriteFile(path, backup, 0o600), writeBackup(base),
-		writeBackup(backUpSince(t, l, since, base))))
 	closeLedger(t, l)
-	for name, from := range map[string]string{
-		"backup": path, "directory": source, "chain": full + string(os.PathListSeparator) + since,
-	} {
+	l = open(t, ledger.Options{Dir: source, Archive: archive.Directory(archived)})
+	awaitState(t, l, info.Index)
+	closeLedger(t, l)
+	path := filepath.Join(t.TempDir(), "backup")
+	must.Do(t, os.WriteFile(path, backup, 0o600))
+	for name, from := range map[string]string{"backup": path, "directory": source, "archive": archived} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			killEachStep(t, from, info)
@@ -235,15 +213,7 @@ func killedRestore(t *testing.T, from, dir string, step int, info backupfile.Inf
 func restoreFrom(t *testing.T, from, dir string) error {
 	t.Helper()
 	if info, err := os.Stat(from); err == nil && info.IsDir() {
-		_, err = restore.Directory(t.Context(), from, restoreTo(dir))
-		return err
-	}
-	if paths := filepath.SplitList(from); len(paths) > 1 {
-		chain, err := openChain(paths)
-		if err == nil {
-			_, err = restore.Chain(t.Context(), chain, restoreTo(dir))
-		}
-		return err
+		return restoreDirectory(t.Context(), from, restoreTo(dir))
 	}
 	backup, err := os.Open(from)
 	if err != nil {

@@ -29,7 +29,7 @@ type retainingLedger struct {
 func openRetaining(t *testing.T, dir string, change func(*Options)) *retainingLedger {
 	t.Helper()
 	o := Options{
-		Dir: dir, CheckpointBytes: 1 << 20, retainInterval: time.Hour,
+		Dir: dir, CheckpointBytes: 1 << 20, retainInterval: time.Hour, ArchiveInterval: -1,
 		Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
 	}
 	if change != nil {

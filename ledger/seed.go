@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/backupfile"
-	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -17,7 +16,7 @@ import (
 // with it; begin is told what comes before the first byte. The state has applied the log up to atLeast.
 // While a seed is under way, and for a while after it, the log is kept for the node that begins with it.
 func (l *Ledger) Seed(
-	ctx context.Context, w io.Writer, atLeast uint64, rate int64, begin func(cluster.SeedInfo) error,
+	ctx context.Context, w io.Writer, atLeast uint64, rate int64, begin func() error,
 ) error {
 	if l.options.Cluster == nil {
 		return cluster.ErrAlone
@@ -31,21 +30,15 @@ func (l *Ledger) Seed(
 	}
 	defer func() { <-l.backups }()
 	defer l.seeding.hold()()
-	_, err := l.backup(ctx, w, BackupOptions{
-		RateBytes: rate,
-		snapshot: func(s *boltstore.Snapshot, info backupfile.Info) error {
-			at := raftlog.Position(s.Applied())
-			if at.Index < atLeast {
-				return fmt.Errorf("%w: it is at %d, and %d is asked for", cluster.ErrSeedTooOld, at.Index, atLeast)
-			}
-			members := l.log.MembersAt(at.Index)
-			// Looked at after MembersAt, because a truncation in between may have dropped the members of that index.
-			if l.log.Truncated() > at.Index {
-				return fmt.Errorf("%w: the log was truncated meanwhile", cluster.ErrSeedTooOld)
-			}
-			return begin(cluster.SeedInfo{Backup: info, At: at, Members: members.Encode()})
-		},
-	})
+	_, err := l.backup(ctx, w, BackupOptions{RateBytes: rate, mayLag: true, Begin: func(info backupfile.Info) error {
+		if info.At.Index < atLeast {
+			return fmt.Errorf("%w: it is at %d, and %d is asked for", cluster.ErrSeedTooOld, info.At.Index, atLeast)
+		}
+		if len(info.Members) == 0 {
+			return fmt.Errorf("%w: the log was truncated meanwhile", cluster.ErrSeedTooOld)
+		}
+		return begin()
+	}})
 	return err
 }
 

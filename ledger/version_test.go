@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/boltstore"
@@ -36,12 +37,13 @@ func TestOtherVersionIsNoDamage(t *testing.T) {
 		{"page checksums", "data/state.sum", versionAt(15, '2', 24, binary.LittleEndian.PutUint32)},
 		{"format of the state", "data/state.db", recordVersion(t, "seqledger", "format", 16, 255)},
 		{"head of the state", "data/state.db", recordVersion(t, "\x00", "head", 0, 0)},
-		{"archive", "archive/*/FORMAT", formatVersion},
+		{"archive", "archive/*/FORMAT", lineVersion},
+		{"state in the archive", "archive/*/state/*.state", lineVersion},
 		{"block file in the archive", "archive/*/blocks/*", versionAt(19, 2, 92, binary.BigEndian.PutUint32)},
 		{"backup", "backup", func(b []byte, sealed bool) []byte {
-			sizes := 8 * int(binary.BigEndian.Uint32(b[68:]))
-			b = versionAt(19, 2, 168, binary.BigEndian.PutUint32)(b, sealed)
-			return versionAt(19, 2, 172+sizes, binary.BigEndian.PutUint32)(b, sealed)
+			rest := int(binary.BigEndian.Uint32(b[140:])) + 8*int(binary.BigEndian.Uint32(b[144:]))
+			b = versionAt(19, 2, 148, binary.BigEndian.PutUint32)(b, sealed)
+			return versionAt(19, 2, 152+rest, binary.BigEndian.PutUint32)(b, sealed)
 		}},
 	} {
 		for _, sealed := range []bool{true, false} {
@@ -95,8 +97,9 @@ func versionFiles(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
 	mustDo(t, os.Mkdir(filepath.Join(root, "archive"), 0o700))
-	l := openArchiving(t, filepath.Join(root, "data"), filepath.Join(root, "archive"))
+	l, _ := openWithStates(t, filepath.Join(root, "data"), filepath.Join(root, "archive"), 0)
 	l.fill(2 << 20)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
 	l.archiveAll()
 	backup, err := os.Create(filepath.Join(root, "backup"))
 	mustDo(t, err)
@@ -139,13 +142,14 @@ func versionAt(at int, version byte, sum int, put func([]byte, uint32)) func([]b
 	}
 }
 
-// formatVersion changes the version of an archive, and the hash of the line that has it.
-func formatVersion(b []byte, sealed bool) []byte {
-	line, rest, _ := strings.Cut(strings.Replace(string(b), "archive 1", "archive 2", 1), "\n")
+// lineVersion changes the version of an archive, and the hash of the line that has it.
+func lineVersion(b []byte, sealed bool) []byte {
+	content := string(b[:len(b)-2*sha256.Size-1])
+	changed := strings.Replace(strings.Replace(content, "archive 1", "archive 2", 1), "state 1", "state 2", 1)
 	if sealed {
-		rest = fmt.Sprintf("%x\n", sha256.Sum256([]byte(line+"\n")))
+		return fmt.Appendf([]byte(changed), "%x\n", sha256.Sum256([]byte(changed)))
 	}
-	return []byte(line + "\n" + rest)
+	return append([]byte(changed), b[len(content):]...)
 }
 
 // recordVersion changes a byte of a record of a state file, and the checksum of the record.

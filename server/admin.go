@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -150,7 +149,10 @@ func archiveStatus(a *stats.Archive) *seqledgerv1.ArchiveStatus {
 	}
 	status := &seqledgerv1.ArchiveStatus{
 		Target: a.Target, Files: a.Files, Bytes: a.Bytes, LastIndex: a.Last,
-		WaitingFiles: a.WaitingFiles, WaitingBytes: a.WaitingBytes, Problem: a.Problem,
+		WaitingFiles: a.WaitingFiles, WaitingBytes: a.WaitingBytes, Problem: a.Problem, StateIndex: a.StateIndex,
+	}
+	if a.StateIndex != 0 {
+		status.StateTime = timestamppb.New(a.StateTime)
 	}
 	if !a.FailingSince.IsZero() {
 		status.FailingSince = timestamppb.New(a.FailingSince)
@@ -292,12 +294,7 @@ func (s *Server) backup(
 	controls := admission.StreamControlsOf(ctx)
 	controls.Whole()
 	controls.Release()
-	request, err := r.Msg.Get()
-	if err != nil {
-		return err
-	}
-	since, err := backupBase(request.GetSince())
-	if err != nil {
+	if _, err := r.Msg.Get(); err != nil {
 		return err
 	}
 	if s.isDraining() {
@@ -310,36 +307,13 @@ func (s *Server) backup(
 	defer s.untilCallerEnds(ctx, cancel)()
 	out := &backupSender{stream: stream, controls: controls}
 	info, err := s.options.Ledger.Backup(ctx, out,
-		ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin, Since: since})
+		ledger.BackupOptions{RateBytes: s.options.BackupRate, Begin: out.begin})
 	if err != nil {
 		return err
 	}
 	return out.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Trailer{
 		Trailer: &seqledgerv1.BackupTrailer{TotalSize: uint64(info.Bytes), Sha256: info.SHA256[:]},
 	}})
-}
-
-// backupBase reads what a request says of the backup that another one is made since; nil for a full one.
-func backupBase(m *seqledgerv1.BackupBase) (*backupfile.Base, error) {
-	if m == nil {
-		return nil, nil
-	}
-	id, err := strconv.ParseUint(m.GetLedgerId(), 16, 64)
-	if err != nil {
-		return nil, &machine.FieldError{Field: "since.ledger_id", Problem: "must be a ledger's id, as in Status"}
-	}
-	base := &backupfile.Base{
-		LedgerID: machine.LedgerID(id), Since: backupfile.Since{Index: m.GetIndex(), Last: m.GetBlockFile()},
-	}
-	if len(m.GetBlockHash()) != len(base.Sealed) {
-		return nil, &machine.FieldError{Field: "since.block_hash", Problem: "must have 32 bytes"}
-	}
-	copy(base.Sealed[:], m.GetBlockHash())
-	copy(base.Sum[:], m.GetSum())
-	if len(m.GetSum()) != len(base.Sum) || base.Sum == (machine.Hash{}) {
-		return nil, &machine.FieldError{Field: "since.sum", Problem: "must have 32 bytes that are not all zero"}
-	}
-	return base, nil
 }
 
 // backupSender sends what is written to it.
@@ -351,7 +325,7 @@ type backupSender struct {
 func (b *backupSender) begin(info backupfile.Info) error {
 	header := &seqledgerv1.BackupHeader{
 		LedgerId: info.LedgerID.String(), Index: info.Index, Digest: info.Digest.String(),
-		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version, SinceIndex: info.Since.Index,
+		SizeEstimate: uint64(info.Bytes), FormatVersion: backupfile.Version,
 	}
 	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}})
 }

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -284,8 +283,6 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 			return goneError(err)
 		case errors.Is(err, ledger.ErrBackupRefused):
 			return connect.NewError(connect.CodeResourceExhausted, err)
-		case errors.Is(err, backupfile.ErrBase):
-			return connect.NewError(connect.CodeFailedPrecondition, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
 			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
 		case e == nil && errors.Is(err, context.Canceled):

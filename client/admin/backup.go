@@ -22,18 +22,6 @@ type BackupInfo struct {
 	Digest   string // running digest at that index, in hex
 	Bytes    uint64 // of the whole backup; an estimate until the backup has ended
 	SHA256   []byte // of the whole backup; nil until it has ended
-	// SinceIndex is the ledger index of the backup that an incremental one was made since; 0 for a full one.
-	SinceIndex uint64
-}
-
-// BackupBase is the backup that an incremental one is made since. backupfile.Head of package ledger/backupfile reads
-// what it needs from the file.
-type BackupBase struct {
-	LedgerID  string   // in its header
-	Index     uint64   // ledger index of the last command in it
-	BlockFile uint64   // number of its last block file; 0 for none
-	BlockHash [32]byte // hash of the block file before that one
-	Sum       [32]byte // the hash in its trailer
 }
 
 // Backup writes a backup of the whole ledger to w. The backup contains everything that was acknowledged before the
@@ -43,26 +31,9 @@ type BackupBase struct {
 // begin is called with the backup's description before the first byte is written; an error from begin ends the call.
 // begin may be nil. A server refuses a backup while it makes another one, with the Connect code resource_exhausted.
 func Backup(
-	ctx context.Context, c *client.Client, w io.Writer, begin func(BackupInfo) error,
-) (BackupInfo, error) {
-	return backup(ctx, c.Core(), &seqledgerv1.BackupRequest{}, w, begin)
-}
-
-// BackupSince is Backup for an incremental backup. It leaves out the block files that the backup since, or a backup
-// which that one builds on, already contains in full. A restore needs every backup of this chain. A server whose
-// ledger does not have the history of that backup refuses with the Connect code failed_precondition.
-func BackupSince(
-	ctx context.Context, c *client.Client, since *BackupBase, w io.Writer, begin func(BackupInfo) error,
-) (BackupInfo, error) {
-	return backup(ctx, c.Core(), &seqledgerv1.BackupRequest{Since: &seqledgerv1.BackupBase{
-		LedgerId: since.LedgerID, Index: since.Index, BlockFile: since.BlockFile,
-		BlockHash: since.BlockHash[:], Sum: since.Sum[:],
-	}}, w, begin)
-}
-
-func backup(
-	ctx context.Context, c *rpc.Client, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
+	ctx context.Context, conn *client.Client, w io.Writer, begin func(BackupInfo) error,
 ) (info BackupInfo, err error) {
+	c := conn.Core()
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("backup: %w", err)
@@ -71,7 +42,7 @@ func backup(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.Context(), cancel)()
-	request := connect.NewRequest(m)
+	request := connect.NewRequest(&seqledgerv1.BackupRequest{})
 	if _, err := c.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
@@ -90,13 +61,7 @@ func backup(
 	}
 	info = BackupInfo{
 		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(),
-		Bytes: header.GetSizeEstimate(), SinceIndex: header.GetSinceIndex(),
-	}
-	// A server without incremental backups refuses the request, because it refuses unknown fields. Check the answer
-	// all the same: a full backup stored as an incremental one could not be restored.
-	if since := m.GetSince(); since != nil && since.GetIndex() != info.SinceIndex {
-		return info, rpc.ProtocolError("the request was for a backup since index %d, and the server sent one since %d",
-			since.GetIndex(), info.SinceIndex)
+		Bytes: header.GetSizeEstimate(),
 	}
 	if begin != nil {
 		if err := begin(info); err != nil {

@@ -25,15 +25,13 @@ type backupServer struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler
 	parts []*seqledgerv1.BackupResponse
 	err   error
-	since *seqledgerv1.BackupBase // what it was asked for
 }
 
 // Backup implements the handler.
 func (s *backupServer) Backup(
-	_ context.Context, r *connect.Request[seqledgerv1.BackupRequest],
+	_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest],
 	stream *connect.ServerStream[seqledgerv1.BackupResponse],
 ) error {
-	s.since = r.Msg.GetSince()
 	for _, part := range s.parts {
 		if err := stream.Send(part); err != nil {
 			return err
@@ -139,28 +137,3 @@ func TestBackupEndsWithItsWriter(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
-
-// BackupSince sends what identifies its base, and refuses a backup that was made since another one.
-func TestBackupSince(t *testing.T) {
-	t.Parallel()
-	base := &admin.BackupBase{
-		LedgerID: "00ff", Index: 5, BlockFile: 3, BlockHash: [32]byte{1}, Sum: [32]byte{2},
-	}
-	for sent, ok := range map[uint64]bool{5: true, 0: false, 4: false} {
-		head := header()
-		head.GetHeader().SinceIndex = sent
-		s := &backupServer{parts: []*seqledgerv1.BackupResponse{head, chunk("abc"), trailer("abc")}}
-		var out bytes.Buffer
-		info, err := admin.BackupSince(t.Context(), serveBackup(t, s), base, &out, nil)
-		if ok && (err != nil || info.SinceIndex != 5 || out.String() != "abc") {
-			t.Errorf("%+v, %v", info, err)
-		}
-		if !ok && (!errors.Is(err, failure.ErrProtocol) || out.Len() > 0) {
-			t.Errorf("a backup since %d in place of one since 5: %v, %d bytes", sent, err, out.Len())
-		}
-		if m := s.since; m.GetLedgerId() != "00ff" || m.GetIndex() != 5 || m.GetBlockFile() != 3 ||
-			!bytes.Equal(m.GetBlockHash(), base.BlockHash[:]) || !bytes.Equal(m.GetSum(), base.Sum[:]) {
-			t.Errorf("it was asked for a backup since %v", m)
-		}
-	}
-}

@@ -25,6 +25,7 @@ const (
 	// with IdentityAuthorization.
 	IdentityAuthorizationID = "authorization-id"
 	// IdentityHost is the host name in the Host header, without the port. An address, or localhost, is like no name.
+	// Interceptor knows it through WithHost alone.
 	IdentityHost = "host"
 	// HeadersAnyTenant are the common headers in which a client with one credential says for which tenant it acts. It
 	// may also be in Options.RequestHeaders.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -26,9 +28,9 @@ import (
 const ErrorDomain = "idempotency.seqledger.dev"
 
 // Interceptor returns an interceptor for Connect, gRPC and gRPC-Web handlers: a unary call with the header
-// Idempotency-Key runs once. The namespace is the procedure. Two calls are the same if their messages are equal,
-// whatever the encoding. Streams, and procedures without side effects, are left alone; their responses tell that a key
-// had no effect. It panics if the options are invalid.
+// Idempotency-Key runs once. The namespace is the procedure; see [WithHost] for what else tells calls apart. Two calls
+// are the same if their messages are equal, whatever the encoding. Streams, and procedures without side effects, are
+// left alone; their responses tell that a key had no effect. It panics if the options are invalid.
 //
 // A retry gets the first call's message, or its error if that is final (invalid_argument, not_found, already_exists,
 // failed_precondition, out_of_range, unimplemented). Options.ServerErrors, Options.StatusErrors (503 is unavailable,
@@ -51,11 +53,43 @@ func Interceptor(store Store, options Options) connect.Interceptor {
 		panic(err)
 	}
 	return &interceptor{
-		door{guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options},
+		door: door{guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options},
 	}
 }
 
-type interceptor struct{ door }
+type interceptor struct {
+	door
+
+	warnHost sync.Once
+}
+
+type sentKey struct{}
+
+// WithHost wraps a handler that has an [Interceptor], to which Connect does not tell the host of a call, nor the path
+// at which the handler is mounted. Without it calls to two hosts, or to two mounts, are calls to one.
+func WithHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sentKey{}, r)))
+	})
+}
+
+// sentTo returns the header of a call with its host, and its namespace, as far as they are known.
+func (i *interceptor) sentTo(ctx context.Context, call connect.AnyRequest) (header http.Header, namespace string) {
+	sent, ok := ctx.Value(sentKey{}).(*http.Request)
+	if !ok {
+		if slices.Contains(i.options.who.words, IdentityHost) {
+			i.warnHost.Do(func() {
+				i.Logger.WarnContext(ctx, "calls to all hosts are to one: wrap the handler in WithHost of package "+
+					"idempotency, or leave host out of Options.Identity")
+			})
+		}
+		return call.Header(), call.Spec().Procedure
+	}
+	header = http.Header{}
+	copyHeader(header, call.Header())
+	header["Host"] = []string{sent.Host}
+	return header, shortened("", loosePath(sentURL(sent)))
+}
 
 // WrapUnary implements connect.Interceptor.
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -93,7 +127,8 @@ func (i *interceptor) serve(
 	case !hasKey:
 		return nil, connectError(request.Header(), &Error{Code: CodeKeyMissing, Cause: ofOther(request.Header())})
 	}
-	key, from, err := i.identify(ctx, request.Header(), request.Spec().Procedure)
+	header, namespace := i.sentTo(ctx, request)
+	key, from, err := i.identify(ctx, header, namespace)
 	if err == nil && from.visitor != "" {
 		err = i.signIn(ctx, &i.options, &from)
 		key.Principal = from.principal

@@ -1,11 +1,14 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,6 +137,34 @@ func TestInterceptorReplaysHeaders(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Calls to two hosts, or to two mounts of a handler, are two.
+func TestInterceptorOfHostsAndMounts(t *testing.T) {
+	t.Parallel()
+	s, log := &entities{T: t}, new(bytes.Buffer)
+	settings := idempotency.Settings{Logger: slog.New(slog.NewTextHandler(log, nil))}
+	path, handler := seqledgerv1connect.NewLedgerServiceHandler(s, connect.WithInterceptors(
+		idempotency.Interceptor(idempotency.Memory(), idempotency.Options{Settings: settings})))
+	call := func(handler http.Handler, host, mount string) {
+		r := httptest.NewRequest(http.MethodPost, "http://"+host+mount+path+"Write", strings.NewReader("{}"))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer demo")
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		http.StripPrefix(mount, handler).ServeHTTP(w, r)
+		check.Equal(t, w.Code, 200, w.Body)
+	}
+	for range 2 {
+		for _, host := range []string{"eu.example", "us.example"} {
+			call(idempotency.WithHost(handler), host, "")
+			call(idempotency.WithHost(handler), host, "/v1")
+		}
+	}
+	check.Equal(t, s.runs.Load(), 4, "calls that ran")
+	check.Equal(t, log.String(), "", "the log")
+	call(handler, "eu.example", "")
+	check.Contains(t, log.String(), "WithHost", "without it")
 }
 
 // A call runs once, whatever protocol and encoding its retries use.

@@ -67,19 +67,20 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = stripped(r)
 	_, hasKey := r.Header[HeaderKey]
 	upgrade := r.Method == http.MethodConnect || r.Header.Get("Upgrade") != "" && !isH2C(r.Header)
+	other := hasOther(r.Header) && !upgrade // the handler of an upgrade needs the server's own ResponseWriter
 	switch {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		m.servePolicy(w, r)
 	case hasKey && upgrade:
 		m.fail(w, r, &Error{Code: CodeKeyInvalid,
 			Cause: errors.New("a connection that is upgraded has no response to repeat")})
-	case (hasKey || hasOther(r.Header)) && !slices.Contains(m.options.Methods, r.Method): // never of HEAD and OPTIONS
+	case (hasKey || other) && !slices.Contains(m.options.Methods, r.Method): // never of HEAD and OPTIONS
 		m.ignoreKey(w, r)
 	case !slices.Contains(m.options.Methods, r.Method):
 		m.next.ServeHTTP(w, r)
 	case !hasKey && m.options.Required:
 		m.fail(w, r, &Error{Code: CodeKeyMissing, Cause: ofOther(r.Header)})
-	case !hasKey && hasOther(r.Header):
+	case !hasKey && other:
 		m.ignoreKey(w, r)
 	case !hasKey:
 		m.next.ServeHTTP(w, r)

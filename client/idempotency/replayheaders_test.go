@@ -238,6 +238,10 @@ func TestKeysOfOthersAreTold(t *testing.T) {
 		}
 	}
 	s := newService(t)
+	upgrade := s.send(other, header("Upgrade", "websocket"), func(r *http.Request) { r.Method = http.MethodGet })
+	if upgrade.Header.Get("Idempotent-Ignored") != "" {
+		t.Errorf("an upgrade: %v", upgrade.Header)
+	}
 	both := s.send(func(r *http.Request) { r.Header.Set("X-Idempotency-Key", "k") })
 	if both.Header.Get("Idempotent-Ignored") != "" {
 		t.Errorf("with a key that has an effect: %v", both.Header)

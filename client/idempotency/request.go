@@ -114,13 +114,16 @@ func (m *middleware) namespace(r *http.Request) string {
 	if m.options.Namespace != nil {
 		return m.options.Namespace(r)
 	}
-	path := loosePath(sentURL(r))
-	name := r.Method + " " + path
-	if len(name) > MaxNamespace {
+	return shortened(r.Method+" ", loosePath(sentURL(r)))
+}
+
+// shortened returns a prefix and a path, or its hash if both are too long for a namespace.
+func shortened(prefix, path string) string {
+	if len(prefix+path) > MaxNamespace {
 		sum := sha256.Sum256([]byte(path))
-		name = r.Method + " sha256:" + hex.EncodeToString(sum[:])
+		path = "sha256:" + hex.EncodeToString(sum[:])
 	}
-	return name
+	return prefix + path
 }
 
 // sentURL returns the URL that a request was sent to. http.StripPrefix removes from r.URL what tells two places apart

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/wire"
@@ -79,8 +80,8 @@ type archiveVerifyCommand struct {
 }
 
 func (*archiveVerifyCommand) Help() string {
-	return `Reads every byte: of each file its hash, its records and what it says of the file before it. Problems are printed
-one a line. Exit code 1 says that there are some, or that the check could not be done.
+	return `Reads every byte: of each file its hash, its records and what it says of the file before it, and of each state its
+parts. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
 
     seqledger archive verify /mnt/archive
     seqledger archive verify 's3://backups/ledger?region=eu-central-1'`
@@ -94,6 +95,7 @@ type archiveVerifyResult struct {
 	Files     uint64   `json:"files,string"`
 	Bytes     int64    `json:"bytes,string"`
 	LastIndex uint64   `json:"lastIndex,string"`
+	States    []string `json:"states,omitempty"`
 	Unlisted  []string `json:"unlisted,omitempty"`
 	Problems  int      `json:"problems"`
 }
@@ -105,11 +107,9 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 	}
 	var told seldom
 	told.due() // from now on
-	checked := uint64(0)
 	report, err := archive.Verify(e.ctx, target, ledger, func(r archive.Report) {
-		checked++
 		if !e.json && told.due() {
-			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
+			e.notice("checked %s of %d files and their states", byteSize(uint64(r.Bytes)), r.Files)
 		}
 	})
 	if err != nil {
@@ -130,10 +130,13 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 
 func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error {
 	result := archiveVerifyResult{
-		r.ID, r.Ledger.String(), nil, r.Files, r.Bytes, r.Last, r.Unlisted, len(r.Problems),
+		r.ID, r.Ledger.String(), nil, r.Files, r.Bytes, r.Last, nil, r.Unlisted, len(r.Problems),
 	}
 	for _, id := range r.Parents {
 		result.ParentIDs = append(result.ParentIDs, id.String())
+	}
+	for _, s := range r.States {
+		result.States = append(result.States, number(s.Index))
 	}
 	return e.show(result, func(t *table) {
 		t.field("archive", r.ID)
@@ -141,8 +144,12 @@ func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error
 		for _, id := range result.ParentIDs {
 			t.field("restored from", id)
 		}
-		t.field("files", fmt.Sprintf("%d, %s", r.Files, byteSize(uint64(r.Bytes))))
+		t.field("files", number(r.Files))
+		t.field("checked", byteSize(uint64(r.Bytes)))
 		t.field("up to index", number(r.Last))
+		for _, s := range r.States {
+			t.field("state", fmt.Sprintf("up to index %d, of %s", s.Index, s.Time.UTC().Format(time.RFC3339)))
+		}
 		for _, name := range r.Unlisted {
 			t.field("no file of it", oneLine(name))
 		}

@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,61 @@ func TestArchiveCommands(t *testing.T) {
 		"0000000001.blocks in the archive",
 		"seqledger archive verify "+archived)
 	seqledger(t, "verify", "--data", data).expect(t, exitDone)
+}
+
+// statesInArchive makes a ledger that has copied a state to an archive at each of some starts. It returns the ledger
+// index and the digest of the last one.
+func statesInArchive(t *testing.T, starts int) (archived, last, digest string) {
+	t.Helper()
+	data, archived := filepath.Join(t.TempDir(), "data"), t.TempDir()
+	for sequence := uint64(1); sequence <= uint64(starts); sequence++ {
+		o := ledger.Options{Dir: data, Logger: slog.New(slog.DiscardHandler)}
+		l := must.Get(ledger.Open(t.Context(), o))(t)
+		must.Get(l.Write(t.Context(), &machine.Write{
+			Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: "c", Actor: "a", Sequence: sequence,
+			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
+		}))(t)
+		must.Do(t, l.Close())
+		o.Archive, o.ArchiveInterval = archive.Directory(archived), time.Nanosecond
+		l = must.Get(ledger.Open(t.Context(), o))(t)
+		must.Await(t, func() bool { return l.Stats().Archive.StateIndex == l.Head().Index }, "a state")
+		must.Do(t, l.View(t.Context(), func(v machine.View) error {
+			last, digest = strconv.FormatUint(v.Index(), 10), v.Digest().String()
+			return nil
+		}))
+		must.Do(t, l.Close())
+	}
+	return archived, last, digest
+}
+
+// TestRestoreFromArchive: the newest state of an archive is verified and restored from there alone; one that is damaged
+// is named, with an older one that can be restored in its place.
+func TestRestoreFromArchive(t *testing.T) {
+	t.Parallel()
+	archived, last, digest := statesInArchive(t, 2)
+	data := filepath.Join(t.TempDir(), "restored")
+	restored := seqledger(t, "restore", archived, "--data", data, "--json").expect(t, exitDone)
+	if restored.field(t, "backupIndex") != last || restored.field(t, "backupDigest") != digest {
+		t.Errorf("it is not the newest state: %v", restored)
+	}
+	seqledger(t, "verify", "--data", data).expect(t, exitDone, "problems       0")
+	seqledger(t, "verify", "--backup", archived).expect(t, exitDone, "problems       0", digest)
+	seqledger(t, "archive", "verify", archived).expect(t, exitDone, "state", "up to index "+last)
+
+	parts := must.Get(filepath.Glob(filepath.Join(archived, "*", "state", "*", "00001")))(t)
+	b := must.Get(os.ReadFile(parts[1]))(t)
+	b[len(b)/2] ^= 1
+	must.Do(t, os.WriteFile(parts[1], b, 0o600))
+	name := filepath.ToSlash(parts[1][len(archived)+1:])
+	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, name)
+	seqledger(t, "verify", "--backup", archived).expect(t, exitFailed, name)
+	data = filepath.Join(t.TempDir(), "again")
+	older := strings.Split(filepath.Base(filepath.Dir(parts[0])), "-")[0]
+	older = strings.TrimLeft(older, "0")
+	seqledger(t, "restore", archived, "--data", data).expect(t, exitFailed, name, "--state "+older)
+	seqledger(t, "serve", "--data", data, "--listen", "127.0.0.1:0").expect(t, exitFailed, "restore")
+	seqledger(t, "restore", archived, "--data", data, "--state", older).expect(t, exitDone, "up to index "+older)
+	seqledger(t, "restore", archived, "--data", data+"2", "--state", "1").expect(t, exitFailed, "there is no state")
 }
 
 // TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator

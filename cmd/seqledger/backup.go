@@ -16,17 +16,12 @@ import (
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/durable"
-	"github.com/seqledger/seqledger/ledger/backupfile"
 )
 
 type backupCommand struct {
 	// Not clientFlags, because a large backup takes hours and must not time out.
 	connectionFlags `embed:""`
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
-	Since           string `help:"Leave out the blocks that this backup and its predecessors have." type:"path" placeholder:"FILE" env:"-"`
-
-	since      *admin.BackupBase // nil for a full backup
-	sinceFirst uint64            // number of the first block file that the base's ledger had
 }
 
 func (*backupCommand) Help() string {
@@ -34,14 +29,11 @@ func (*backupCommand) Help() string {
 checked while it arrives, and the file appears under its name only when it is whole and on disk. What a killed
 backup has left, NAME.partial-…, the next one of that name removes. One backup can be made at a time.
 
-With --since it is incremental: it has the state, and only those block files that the other backup has not whole. To
-restore it takes that backup too, and those that it was made since, back to the full one: keep all of them. Nothing of
-the other backup is read but how it begins and ends. Make a full one now and then, so that the chain stays short.
+It has all of the ledger. An archive (seqledger serve --archive) gets the blocks once and a state from time to time.
 
 Bring it to another place, and try it now and then: seqledger verify --backup FILE checks all of it.
 
     seqledger backup /mnt/backup/ledger-2026-07-01.seqledger
-    seqledger backup --since /mnt/backup/ledger-2026-07-01.seqledger /mnt/backup/ledger-2026-07-02.seqledger
     seqledger backup - | ssh elsewhere 'cat > ledger.seqledger'   # check the exit code of both
     seqledger backup ledger.seqledger --json`
 }
@@ -54,13 +46,9 @@ type backupResult struct {
 	Digest   string `json:"digest"`
 	Bytes    uint64 `json:"bytes,string"`
 	SHA256   string `json:"sha256"`
-	Since    uint64 `json:"sinceIndex,string,omitempty"`
 }
 
 func (c *backupCommand) Run(e *environment) (err error) {
-	if c.since, err = c.base(); err != nil {
-		return err
-	}
 	if c.File == "-" {
 		info, err := c.receive(e, e.stdout)
 		if err != nil {
@@ -83,7 +71,7 @@ func (c *backupCommand) Run(e *environment) (err error) {
 	if e.json {
 		return e.showObject(backupResult{
 			File: c.File, LedgerID: info.LedgerID, Index: info.Index, Digest: info.Digest,
-			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256), Since: info.SinceIndex,
+			Bytes: info.Bytes, SHA256: hex.EncodeToString(info.SHA256),
 		})
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s: %s\n", c.File, harmless(summary(&info)))
@@ -91,35 +79,8 @@ func (c *backupCommand) Run(e *environment) (err error) {
 }
 
 func summary(info *admin.BackupInfo) string {
-	since := ""
-	if info.SinceIndex > 0 {
-		since = fmt.Sprintf(" since the backup of index %d", info.SinceIndex)
-	}
-	return fmt.Sprintf("ledger %s up to index %d%s, %d bytes, SHA-256 %x",
-		info.LedgerID, info.Index, since, info.Bytes, info.SHA256)
-}
-
-// base reads what the server must know of the backup that this one is made since; nil for a full one.
-func (c *backupCommand) base() (*admin.BackupBase, error) {
-	if c.Since == "" {
-		return nil, nil
-	}
-	chain, done, err := openChain([]string{c.Since})
-	if err != nil {
-		return nil, fmt.Errorf("--since: %w", err)
-	}
-	defer done()
-	head, err := backupfile.Head(&chain[0])
-	if err != nil {
-		return nil, fail(exitFailed, "name another backup, or make a full one without --since", "--since %s: %w",
-			c.Since, err)
-	}
-	base := head.Base()
-	c.sinceFirst = head.First
-	return &admin.BackupBase{
-		LedgerID: base.LedgerID.String(), Index: base.Index,
-		BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
-	}, nil
+	return fmt.Sprintf("ledger %s up to index %d, %d bytes, SHA-256 %x", info.LedgerID, info.Index, info.Bytes,
+		info.SHA256)
 }
 
 func errFileThere(path string) error {
@@ -138,9 +99,6 @@ func (c *backupCommand) make(e *environment) (info admin.BackupInfo, err error) 
 	lockFile(f)
 	c.removeLeftovers()
 	info, err = c.receive(e, f)
-	if err == nil {
-		err = c.follows(f, int64(info.Bytes))
-	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -176,21 +134,6 @@ func (c *backupCommand) removeLeftovers() {
 	}
 }
 
-// follows refuses a backup that needs block files which no backup before it has: the node that the other one was made
-// of had removed them, and this one has not yet.
-func (c *backupCommand) follows(f io.ReaderAt, size int64) error {
-	if c.since == nil {
-		return nil
-	}
-	head, err := backupfile.Head(&backupfile.File{Name: "the backup", Content: f, Size: size})
-	if err == nil && head.First < c.sinceFirst {
-		err = fail(exitFailed, "make a full backup, or name the node that the other one was made of",
-			"--since %s: its node had no block files before %d, and this node has them from %d on", c.Since,
-			c.sinceFirst, head.First)
-	}
-	return err
-}
-
 // receive writes the backup to w. A nil error means that w has all of it.
 func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupInfo, err error) {
 	var told *progress
@@ -207,24 +150,14 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupI
 			told = newProgress(e, "backing up", "bytes", 0, int64(i.Bytes))
 			return nil
 		}
-		if c.since != nil {
-			info, err = admin.BackupSince(e.ctx, conn, c.since, to, begin)
-		} else {
-			info, err = admin.Backup(e.ctx, conn, to, begin)
-		}
+		info, err = admin.Backup(e.ctx, conn, to, begin)
 		return err
 	})
 	if err != nil && e.ctx.Err() != nil {
 		return info, context.Cause(e.ctx)
 	}
-	if refusal, ok := errors.AsType[*failure.Error](err); ok {
-		switch refusal.ConnectCode {
-		case connect.CodeResourceExhausted:
-			return info, fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
-		case connect.CodeFailedPrecondition:
-			return info, fail(exitFailed, "nothing was backed up; make a full backup, without --since",
-				"--since %s: %w", c.Since, err)
-		}
+	if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeResourceExhausted {
+		err = fail(exitFailed, "nothing was backed up; run it again later", "%w", err)
 	}
 	return info, err
 }

@@ -37,16 +37,13 @@ func traced(t *testing.T, trace string, expressions []string, args ...string) er
 	return err
 }
 
-// TestBackupSinceKilled kills seqledger backup --since at the calls that make its file. Under the file's name is a
+// TestBackupKilled kills seqledger backup at the calls that make its file. Under the file's name is a
 // whole backup or nothing, and the same command makes it afterwards.
-func TestBackupSinceKilled(t *testing.T) {
+func TestBackupKilled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
-	full := filepath.Join(dir, "full")
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--append", "one").expect(t, exitDone)
-	s.do(t, "backup", full).expect(t, exitDone)
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--append", "two").expect(t, exitDone)
 	killed, whole := 0, 0 // killed counts those that failed, too
 	for call, last := range map[string]int{"write": 6, "fsync": 2, "linkat": 1, "unlinkat": 1} {
 		if testing.Short() && call == "write" {
@@ -54,7 +51,7 @@ func TestBackupSinceKilled(t *testing.T) {
 		}
 		for when := 1; when <= last; when++ {
 			made := filepath.Join(dir, fmt.Sprint(call, when))
-			args := []string{"backup", "--since", full, made, "--server", s.address}
+			args := []string{"backup", made, "--server", s.address}
 			err := traced(t, filepath.Join(dir, "trace"), []string{"trace=" + call,
 				fmt.Sprintf("inject=%s:error=EIO:signal=KILL:when=%d", call, when)}, args...)
 			if err != nil {
@@ -62,16 +59,16 @@ func TestBackupSinceKilled(t *testing.T) {
 			}
 			if _, err := os.Stat(made); err == nil {
 				whole++
-				seqledger(t, "verify", "--backup", full, "--backup", made).expect(t, exitDone, "problems       0")
+				seqledger(t, "verify", "--backup", made).expect(t, exitDone, "problems       0")
 				seqledger(t, args...).expect(t, exitUsage, "exists already")
 				continue
 			}
-			mustBePartial(t, full, made)
-			seqledger(t, args...).expect(t, exitDone, "since the backup of index")
+			mustBePartial(t, made)
+			seqledger(t, args...).expect(t, exitDone, "up to index")
 			if left, _ := filepath.Glob(made + ".partial-*"); left != nil {
 				t.Errorf("the next backup has left %v", left)
 			}
-			seqledger(t, "verify", "--backup", full, "--backup", made).expect(t, exitDone, "problems       0")
+			seqledger(t, "verify", "--backup", made).expect(t, exitDone, "problems       0")
 		}
 	}
 	// After the call the process may end before the signal comes; the call has failed then.
@@ -81,11 +78,11 @@ func TestBackupSinceKilled(t *testing.T) {
 }
 
 // mustBePartial expects what a killed backup has left to be refused, unless all of it had arrived.
-func mustBePartial(t *testing.T, full, made string) {
+func mustBePartial(t *testing.T, made string) {
 	t.Helper()
 	left := must.Get(filepath.Glob(made + ".partial-*"))(t)
 	for _, path := range left {
-		checked := seqledger(t, "verify", "--backup", full, "--backup", path)
+		checked := seqledger(t, "verify", "--backup", path)
 		if checked.code != exitDone && !strings.Contains(checked.stdout, "byte ") {
 			t.Errorf("what is left in %s: %v", path, checked)
 		}
@@ -111,15 +108,14 @@ func TestBackupRemovesLeftovers(t *testing.T) {
 	}
 }
 
-// TestBackupSinceIsSyncedFirst: a loss of power leaves no name of a backup that is not on disk, and none that was
+// TestBackupIsSyncedFirst: a loss of power leaves no name of a backup that is not on disk, and none that was
 // reported is missing: the file is synced before it gets its name, and the directory afterwards.
-func TestBackupSinceIsSyncedFirst(t *testing.T) {
+func TestBackupIsSyncedFirst(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
-	full, made, trace := filepath.Join(dir, "full"), filepath.Join(dir, "made"), filepath.Join(t.TempDir(), "trace")
-	s.do(t, "backup", full).expect(t, exitDone)
-	err := traced(t, trace, []string{"trace=write,fsync,linkat,renameat,renameat2"}, "backup", "--since", full, made,
+	made, trace := filepath.Join(dir, "made"), filepath.Join(t.TempDir(), "trace")
+	err := traced(t, trace, []string{"trace=write,fsync,linkat,renameat,renameat2"}, "backup", made,
 		"--server", s.address)
 	if err != nil {
 		t.Fatal(err)

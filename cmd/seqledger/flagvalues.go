@@ -70,6 +70,13 @@ func flagValues() []kong.Option {
 			target.SetString(text)
 			return nil
 		})),
+		kong.TypeMapper(reflect.TypeFor[sourcePath](), valueReader(func(text string, target reflect.Value) error {
+			if text != "-" && !strings.HasPrefix(text, "s3://") {
+				text = kong.ExpandPath(text)
+			}
+			target.SetString(text)
+			return nil
+		})),
 		kong.TypeMapper(reflect.TypeFor[slog.Level](), valueReader(func(text string, target reflect.Value) error {
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(text)); err != nil {

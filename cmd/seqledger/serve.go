@@ -29,9 +29,11 @@ type serveCommand struct {
 	DebugListen     string        `help:"Also serve profiles (/debug/pprof/), /metrics, /healthz and /readyz without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"Bytes of changes to gather in memory before a checkpoint; 0 adapts between 32 and 128 MiB. More writes less to disk and takes about four times as much memory." default:"0"`
 	ScrubBytes      int64         `help:"Bytes of the state file to read and compare with their checksums each second, all of them at most once an hour; -1 disables." default:"8388608"`
-	BackupRate      int64         `help:"Read limit of a backup, in bytes per second; -1 for none." default:"33554432"`
+	BackupRate      int64         `help:"Read limit of a backup, or of a state for the archive, in bytes per second; -1 for none." default:"33554432"`
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data and no other node can lead; reads continue. 0 never refuses; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
-	Archive         archivePath   `help:"Copy sealed block files to this directory or bucket, s3://BUCKET/PREFIX?region=REGION&endpoint=URL, before retention removes them. A later start without this flag removes nothing; none gives up the archive." nonempty:"" placeholder:"TARGET"`
+	Archive         archivePath   `help:"Copy sealed block files, and a state from time to time, to this directory or bucket, s3://BUCKET/PREFIX?region=REGION&endpoint=URL. Retention removes nothing that is not there. A later start without this flag removes nothing; none gives up the archive." nonempty:"" placeholder:"TARGET"`
+	ArchiveInterval time.Duration `help:"How long after one state the next one is copied to the archive; 0 copies none." default:"24h"`
+	ArchiveWindow   time.Duration `help:"How long the archive keeps states; 0 never removes any. It keeps all blocks." default:"168h"`
 	AcceptClock     bool          `help:"Accept the system's clock although it is more than 30 days ahead of the last command and further than any earlier pause: anything with a time to live may expire." env:"-"`
 	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
@@ -156,8 +158,18 @@ func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.L
 	return ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: machine.DefaultConfig(), Logger: e.log,
 		CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock, ScrubBytes: c.ScrubBytes,
-		Archive: target, EndArchive: c.Archive == noArchive, Cluster: cluster,
+		ArchiveInterval: orNegative(c.ArchiveInterval), ArchiveWindow: orNegative(c.ArchiveWindow),
+		ArchiveRate: c.BackupRate,
+		Archive:     target, EndArchive: c.Archive == noArchive, Cluster: cluster,
 	})
+}
+
+// orNegative returns -1 for 0, which means the default in the options of a ledger.
+func orNegative(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 // Bounded because a checkpoint below the least would be written at every other write; one beyond
@@ -182,6 +194,10 @@ func (c *serveCommand) check() error {
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
 		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
+	case c.ArchiveInterval != 0 && c.ArchiveInterval < time.Minute:
+		return usage("--archive-interval: must be at least a minute, or 0 to copy no states")
+	case c.ArchiveWindow < 0:
+		return usage("--archive-window: must not be negative")
 	case c.Archive.directory() != "" && isFile(c.Archive.directory()):
 		return usage("--archive: %s is not a directory", c.Archive)
 	case c.DiskReserve < -1:

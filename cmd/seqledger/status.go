@@ -263,6 +263,9 @@ func showArchive(t *table, a *seqledgerv1.ArchiveStatus) {
 	t.field("archive", oneLine(a.GetTarget()))
 	t.field("archived", fmt.Sprintf("%d files, %s, up to index %d", a.GetFiles(), byteSize(a.GetBytes()),
 		a.GetLastIndex()))
+	if a.GetStateIndex() > 0 {
+		t.field("archived state", fmt.Sprintf("up to index %d, of %s", a.GetStateIndex(), timestamp(a.GetStateTime())))
+	}
 	t.field("to be archived", fmt.Sprintf("%d files, %s", a.GetWaitingFiles(), byteSize(a.GetWaitingBytes())))
 	if a.GetProblem() != "" {
 		t.field("archive fails", "since "+timestamp(a.GetFailingSince())+": "+oneLine(a.GetProblem()))

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"io"
 
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
@@ -15,7 +16,9 @@ type verifyCommand struct {
 	Data    string      `help:"Data directory." default:"./seqledger-data" type:"path"`
 	Compare string      `help:"Also check this data directory, and compare the two." type:"path" placeholder:"DIR" env:"-"`
 	Archive archivePath `help:"Check it together with the blocks in this archive." nonempty:"" placeholder:"TARGET" env:"-"`
-	Backup  []string    `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
+	Backup  sourcePath  `help:"Check this backup instead, or the state in this archive; - reads a backup from standard input." nonempty:"" placeholder:"FILE" env:"-"`
+
+	sourceFlags `embed:""`
 }
 
 func (*verifyCommand) Help() string {
@@ -30,14 +33,13 @@ the log, and the same blocks, as far as both reach. They may have stopped, or be
 Entries at the end of a node's log that it cannot know to be committed are counted as undecided, and not looked at.
 
 A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
-then checked in the same way. An incremental one is checked with those that it was made since: --backup for each, the
-full one first.
+then checked in the same way. So is the newest state of an archive, or with --state an older one, with its block files.
 
     seqledger verify --data ./seqledger-data
     seqledger verify --data ./seqledger-data --archive /mnt/archive
     seqledger verify --data n1 --compare n2
     seqledger verify --backup ledger.seqledger
-    seqledger verify --backup full.seqledger --backup monday.seqledger
+    seqledger verify --backup 's3://backups/ledger?region=eu-central-1'
     seqledger verify --data ./seqledger-data --json`
 }
 
@@ -75,16 +77,16 @@ type verifyProblem struct {
 }
 
 func (c *verifyCommand) Run(e *environment) error {
-	if c.Archive != "" && len(c.Backup) > 0 {
+	if c.Archive != "" && c.Backup != "" {
 		return usage("--archive and --backup do not go together")
 	}
 	if c.Compare == c.Data {
 		return usage("--compare names the directory of --data")
 	}
-	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
+	if c.Compare != "" && (c.Archive != "" || c.Backup != "") {
 		return usage("--compare does not go together with --archive or --backup")
 	}
-	if len(c.Backup) == 0 {
+	if c.Backup == "" {
 		if err := checkThere("--data", c.Data, "--compare", c.Compare, "--archive", c.Archive.directory()); err != nil {
 			return err
 		}
@@ -109,8 +111,8 @@ func (c *verifyCommand) Run(e *environment) error {
 	case c.Archive != "":
 		hint = "seqledger verify without --archive tells whether the directory itself is damaged, and seqledger " +
 			"archive verify whether the archive is"
-	case len(c.Backup) > 0:
-		what, hint = strings.Join(c.Backup, ", "), "make a new backup, and keep older ones until it is verified"
+	case c.Backup != "":
+		what, hint = string(c.Backup), "make a new backup, and keep older ones until it is verified"
 	}
 	found, err := c.check(e, options)
 	if own, ok := errors.AsType[*exitError](err); ok {
@@ -201,24 +203,17 @@ func concludeComparison(e *environment, found *verify.Comparison) error {
 
 // check verifies the data directory or the backup.
 func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.Report, error) {
-	switch len(c.Backup) {
-	case 0:
+	if c.Backup == "" {
 		return verify.Directory(e.ctx, c.Data, options)
-	case 1:
-	default:
-		chain, done, err := openChain(c.Backup)
-		if err != nil {
-			return nil, err
-		}
-		defer done()
-		return verify.Chain(e.ctx, chain, options)
 	}
-	backup, done, err := openBackup(e, c.Backup[0])
+	from, err := c.open(e, "verify", c.Backup)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	return verify.Backup(e.ctx, backup, options)
+	defer func() { _ = from.close() }() // it was only read
+	return verify.State(e.ctx, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
+		return from.read(open, nil)
+	}, options)
 }
 
 // conclude prints what was checked; data is empty for the only directory.

@@ -264,4 +264,9 @@ func TestIgnoredKeyWithoutAResponse(t *testing.T) {
 			t.Errorf("%s: %d, Idempotent-Ignored %q, want %q", method, answer.StatusCode, got, want)
 		}
 	}
+	other := newRequest(t, http.MethodPost, base, "", http.NoBody)
+	other.Header.Set("X-Idempotency-Key", "k")
+	if answer, _ := exchange(t, other); answer.Header.Get(idempotency.HeaderIgnored) != "true" {
+		t.Errorf("with another header: %v", answer.Header)
+	}
 }

@@ -378,7 +378,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logg
 	}
 	if owner := idempotency.FromContext(r.Context()); owner != nil {
 		owner.Leave(leaves)
-	} else if r.Header.Get(idempotency.HeaderKey) != "" {
+	} else if hasKey(r) {
 		w.Header().Set(idempotency.HeaderIgnored, "true") // the middleware takes a problem for one about the key
 	}
 	var timeout net.Error

@@ -271,6 +271,13 @@ func (d *brokenDisk) List(folder string) ([]archive.Object, error) {
 	return d.Disk.List(folder)
 }
 
+func (d *brokenDisk) Remove(name string) error {
+	if err := d.next("remove"); err != nil {
+		return err
+	}
+	return d.Disk.Remove(name)
+}
+
 func (d *brokenDisk) Sync(folder string) error {
 	if err := d.next("sync"); err != nil {
 		return err

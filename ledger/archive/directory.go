@@ -77,6 +77,14 @@ func (t onDisk) List(_ context.Context, folder string) ([]Object, error) {
 	return found, err
 }
 
+// Delete implements [Target].
+func (t onDisk) Delete(_ context.Context, name string) error {
+	if err := t.disk.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return t.disk.Sync(path.Dir(name) + "/") // so that this object is gone before a later one
+}
+
 // Put implements [Target].
 func (t onDisk) Put(
 	ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte,

@@ -1,5 +1,5 @@
-// Package archive keeps copies of sealed block files on a target: a directory, which may be a mounted share or a second
-// disk, or a bucket of an S3 store (package s3). Block files never change.
+// Package archive keeps copies of sealed block files, and states, on a target: a directory, which may be a mounted
+// share or a second disk, or a bucket of an S3 store (package s3). A ledger is restored from them alone.
 //
 // # What is in it
 //
@@ -9,6 +9,11 @@
 //
 //	<ledger id>/FORMAT
 //	<ledger id>/blocks/<number>-<last index>-<hash>.blocks
+//	<ledger id>/state/<ledger index>-<ledger time>-<random>/00001 and so on
+//	<ledger id>/state/<ledger index>-<ledger time>-<random>.state
+//
+// The last one lists the parts of a state. It is put after them and the block files of the state, and removed
+// before them.
 //
 // An object has its name only once it is whole and durable, and no object ever changes. So a crash at any step loses
 // nothing, a repeated copy is the same copy, and the nodes of a cluster may share an archive.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -29,6 +30,21 @@ func FuzzFileName(f *testing.F) {
 		file, ok := parseFile(7, Object{Name: name})
 		if ok && file.name() != name {
 			t.Errorf("%q reads as %+v", name, file)
+		}
+	})
+}
+
+// FuzzState: what is read as the name of a state, or as the list of its parts, is written in the same way.
+func FuzzState(f *testing.F) {
+	s := State{Index: 3, Time: time.Unix(4, 5), ledger: 7, unique: 6}
+	f.Add(s.name(), encodeParts([]part{{8, [32]byte{9}}, {10, [32]byte{11}}}))
+	f.Add("0000000000000007/state/3-4-05", []byte("seqledger state 1\n"))
+	f.Fuzz(func(t *testing.T, name string, list []byte) {
+		if s, ok := parseState(7, name); ok && s.name() != name {
+			t.Errorf("%q reads as %+v", name, s)
+		}
+		if parts, err := decodeParts(list); err == nil && !bytes.Equal(encodeParts(parts), list) {
+			t.Errorf("%q reads as %+v", list, parts)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -19,6 +20,8 @@ type Target interface {
 	// List returns what is in a folder, whose name ends with a slash unless it is the empty one of the whole target.
 	// All that it returns is durable. A folder that is absent is empty, a target that is absent an error.
 	List(ctx context.Context, folder string) ([]Object, error)
+	// Delete removes an object, or an empty folder, for good. It may be absent.
+	Delete(ctx context.Context, name string) error
 	// String names the target as an operator does.
 	String() string
 }
@@ -40,5 +43,10 @@ func readSmall(ctx context.Context, t Target, name string, most int64) (content 
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.NewSectionReader(f, 0, min(size, most)))
+	content = make([]byte, min(size, most)) // at once, because a bucket takes as long for few bytes as for many
+	n, err := f.ReadAt(content, 0)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return content[:n], err
 }

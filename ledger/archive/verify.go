@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/format"
@@ -15,17 +17,18 @@ type Report struct {
 	Ledger   machine.LedgerID
 	Parents  []machine.LedgerID // that it had before it was restored or recovered, the latest first
 	ID       string
-	Files    uint64 // in the list
-	Bytes    int64  // of the files that were checked
-	First    uint64 // number of the first file; 0 for none
-	Last     uint64 // ledger index of the last record
+	Files    uint64  // in the list
+	Bytes    int64   // of the files and states that were checked
+	First    uint64  // number of the first file; 0 for none
+	Last     uint64  // ledger index of the last record
+	States   []State // the oldest first
 	Problems []machine.Problem
 	Unlisted []string // names that no file has: a copy that was interrupted, or something else
 }
 
 // Verify checks the archive of a ledger: every byte of every file, which must be what its name says and follow the file
-// before it. It needs no ledger. progress is called after each file; it may be nil. An error means that the check
-// itself could not be done.
+// before it, and every part of every state. It needs no ledger. progress is called after each of them; it may be nil.
+// An error means that the check itself could not be done.
 func Verify(
 	ctx context.Context, t Target, ledger machine.LedgerID, progress func(Report),
 ) (report Report, err error) {
@@ -74,7 +77,40 @@ func Verify(
 			progress(report)
 		}
 	}
-	return report, nil
+	return report, report.addStates(ctx, t, found.files, progress)
+}
+
+// addStates checks the states.
+func (r *Report) addStates(ctx context.Context, t Target, files []entry, progress func(Report)) error {
+	found, err := listStates(ctx, t, r.Ledger)
+	if err != nil {
+		return err
+	}
+	r.Unlisted = append(r.Unlisted, found.unlisted...)
+	for _, s := range found.begun {
+		if !slices.Contains(found.whole, s) {
+			r.Unlisted = append(r.Unlisted, s.folder())
+		}
+	}
+	for _, s := range found.whole {
+		info, err := s.read(ctx, t, s.check, func(uint64) (io.Writer, error) { return io.Discard, nil }, nil)
+		if err == nil {
+			err = eachBlockFile(&info, files, func(*entry) (hash machine.Hash, err error) { return hash, nil })
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, format.ErrVersion):
+			return err
+		case err != nil:
+			r.add(s.listName(), err)
+		}
+		r.States, r.Bytes = append(r.States, s), r.Bytes+info.Bytes
+		if progress != nil {
+			progress(*r)
+		}
+	}
+	return nil
 }
 
 func (r *Report) add(where string, err error) {
@@ -98,9 +134,16 @@ func check(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, 
 		return info, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	info, err = blockfile.CheckSealed(file)
-	if err == nil && (info.Number != f.Number || info.Last != f.Last || info.Hash != f.Hash) {
-		err = fmt.Errorf("%w: it is not the file that its name speaks of", machine.ErrCorrupt)
+	if info, err = blockfile.CheckSealed(file); err == nil {
+		err = f.check(&info)
 	}
 	return info, err
+}
+
+// check returns an error unless a file is what its name says.
+func (f *entry) check(info *blockfile.SealedInfo) error {
+	if info.Number != f.Number || info.Last != f.Last || info.Hash != f.Hash {
+		return fmt.Errorf("%w: it is not the file that its name speaks of", machine.ErrCorrupt)
+	}
+	return nil
 }

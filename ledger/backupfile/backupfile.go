@@ -1,26 +1,23 @@
-// Package backupfile is the format of a backup: it writes one, and reads one with
-// every check that it allows.
+// Package backupfile is the format of a state: it writes one, and reads one with every check that it allows. A backup
+// is a state in a file; a node that joins gets one over the network; an archive has states in parts.
 //
-// A backup is a header, the state file and the block files in chunks, and a trailer;
-// FORMAT.md of package ledger has the bytes. The header says how long each file is,
-// and every chunk but the last is full, so that a backup of a given header has one
-// length, and nothing can be left out, added or moved without notice.
+// A state is a header, the state file and the block files in chunks, and a trailer; FORMAT.md of package ledger has the
+// bytes. The header says how long each file is, and every chunk but the last is full, so that a state of a given header
+// has one length, and nothing can be left out, added or moved without notice.
 //
-// An incremental backup is made since another one, its base, and leaves out the block
-// files that the base has whole, or has from its own base. Each is named in the next by
-// the hash in its trailer, so that a chain of them has one order and no gap.
+// A state in an archive has only the last block file, which was not sealed. The archive has the others.
 package backupfile
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 const (
@@ -28,9 +25,7 @@ const (
 	Version = 1
 
 	magic         = "seqledger backup"
-	headerBytes   = plainBytes + 8 + sinceBytes + 4 // up to the sizes of the files
-	plainBytes    = len(magic) + 4 + 8 + 8 + sha256.Size + 4
-	sinceBytes    = 8 + sha256.Size + 8 + 8 + sha256.Size
+	headerBytes   = len(magic) + 4 + 8 + 8 + sha256.Size + 8 + 8 + 8 + 8 + 8 + sha256.Size + 4 + 4 + 4
 	sizeBytes     = 8
 	chunkBytes    = 256 << 10
 	chunkOverhead = 4 + 4
@@ -39,39 +34,34 @@ const (
 	maxStateBytes = 1 << 60
 	// maxFirst keeps numbers of files within 64 bits.
 	maxFirst = 1 << 60
-	// maxFiles bounds what is read before the checksum of a header.
-	maxFiles = 1 << 20
+	// maxFiles and maxMembers bound what is read before its checksum.
+	maxFiles   = 1 << 20
+	maxMembers = 64 << 10 // bytes
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Info tells what a backup holds.
+// Info tells what a state holds.
 type Info struct {
 	LedgerID   machine.LedgerID
-	Index      uint64       // ledger index of the last command in it
-	Digest     machine.Hash // running digest at that index
-	Sizes      []int64      // of the files in it, in bytes: the state file, then the block files
-	First      uint64       // number of the first block file of the ledger
-	From       uint64       // number of the first block file in it; those before are in the backups before it
-	Sealed     machine.Hash // of the block file before the last one, as the last one's header has it; 0 for none
-	Since      Since        // for an incremental backup
-	StateBytes int64        // of all these files
-	Bytes      int64        // of the whole backup
-	SHA256     machine.Hash // of the whole backup; known at its end
-	Sum        machine.Hash // of all but the trailer's hash, which this is; known at its end
+	Index      uint64           // ledger index of the last command in it
+	Digest     machine.Hash     // running digest at that index
+	Time       int64            // ledger time at that index, Unix nanoseconds
+	At         raftlog.Position // of the log, up to which it has everything
+	Members    []byte           // as of there, as raftlog.Members.Encode writes them; empty if that is not known
+	Sizes      []int64          // of the files in it, in bytes: the state file, then the block files
+	First      uint64           // number of the first block file of the ledger
+	From       uint64           // number of the first block file in it
+	Sealed     machine.Hash     // of the block file before the last one, as the last one's header has it; 0 for none
+	StateBytes int64            // of all these files
+	Bytes      int64            // of the whole state with its header, chunks and trailer
+	SHA256     machine.Hash     // of the same; known at its end
 }
 
-// Since names the backup that an incremental one was made since. It is zero for a full one.
-type Since struct {
-	Sum   machine.Hash // as in Info
-	Index uint64       // as in Info
-	Last  uint64       // number of the last block file, which is not whole; 0 for none
-}
+// Whole reports whether the state has all block files. An archive has the others otherwise.
+func (i *Info) Whole() bool { return i.From == i.First }
 
-// Incremental reports whether the backup leaves out what the one before it has.
-func (i *Info) Incremental() bool { return i.Since.Sum != machine.Hash{} }
-
-// Last returns the number of the last block file, which grows after the backup; 0 for none.
+// Last returns the number of the last block file, which is not sealed; 0 for none.
 func (i *Info) Last() uint64 {
 	if len(i.Sizes) < 2 {
 		return 0
@@ -79,47 +69,26 @@ func (i *Info) Last() uint64 {
 	return i.From + uint64(len(i.Sizes)) - 2
 }
 
-// Base returns what identifies this backup as the base of an incremental one.
-func (i *Info) Base() Base {
-	return Base{LedgerID: i.LedgerID, Sealed: i.Sealed, Since: Since{Sum: i.Sum, Index: i.Index, Last: i.Last()}}
-}
-
-// ErrBase says that no backup can be made since the given one, because that is not of the ledger's history. The error's
-// text says what does not fit. A full backup can be made.
-var ErrBase = errors.New("no backup can be made since this one")
-
-// Base is a backup that another one is made since.
-type Base struct {
-	LedgerID machine.LedgerID
-	Sealed   machine.Hash // as in Info
-	Since
-}
-
 // DamageError says that something is no backup, or not as it was made.
 type DamageError struct {
 	Offset int64 // of the part that is wrong, in bytes
 	What   string
-	Backup string // which one of a chain, as File names it; empty for a single one
 }
 
 // Error returns the defect, its offset, and what to do.
 func (e *DamageError) Error() string {
-	name := "the backup"
-	if e.Backup != "" {
-		name = e.Backup
-	}
-	return fmt.Sprintf("%s is damaged at byte %d: %s; use another copy or another backup", name, e.Offset, e.What)
+	return fmt.Sprintf("the backup is damaged at byte %d: %s; use another copy or another backup", e.Offset, e.What)
 }
 
-// SetSizes takes over how long the files are that go into a backup, and with that
-// how long the backup is.
+// SetSizes takes over how long the files are that go into a state, and with that how long the state is.
 func (i *Info) SetSizes(sizes []int64) {
 	i.Sizes, i.StateBytes = sizes, 0
 	for _, size := range sizes {
 		i.StateBytes += size
 	}
 	chunks := (i.StateBytes + chunkBytes - 1) / chunkBytes
-	i.Bytes = int64(headerBytes+len(sizes)*sizeBytes+4) + i.StateBytes + chunks*chunkOverhead + int64(trailerBytes)
+	i.Bytes = int64(headerBytes+len(i.Members)+len(sizes)*sizeBytes+4+trailerBytes) + i.StateBytes +
+		chunks*chunkOverhead
 }
 
 func (i *Info) header() []byte {
@@ -128,14 +97,14 @@ func (i *Info) header() []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(i.LedgerID))
 	b = binary.BigEndian.AppendUint64(b, i.Index)
 	b = append(b, i.Digest[:]...)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(i.Sizes)))
-	b = binary.BigEndian.AppendUint64(b, i.First)
-	b = binary.BigEndian.AppendUint64(b, i.From)
+	for _, n := range []uint64{uint64(i.Time), i.At.Index, i.At.Term, i.First, i.From} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
 	b = append(b, i.Sealed[:]...)
-	b = binary.BigEndian.AppendUint64(b, i.Since.Index)
-	b = binary.BigEndian.AppendUint64(b, i.Since.Last)
-	b = append(b, i.Since.Sum[:]...)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // checked before the number is used
+	b = binary.BigEndian.AppendUint32(b, uint32(len(i.Members)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(i.Sizes)))
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // checked before the numbers are used
+	b = append(b, i.Members...)
 	for _, size := range i.Sizes {
 		b = binary.BigEndian.AppendUint64(b, uint64(size))
 	}
@@ -156,11 +125,7 @@ type Writer struct {
 	sent  int64     // of the state
 	chunk []byte    // being gathered, after its length
 	pause func(n int) error
-	sum   machine.Hash // in the trailer
 }
-
-// Sum returns the hash in the trailer, as in Info, once Finish has returned.
-func (b *Writer) Sum() machine.Hash { return b.sum }
 
 // NewWriter writes the header. The writer calls pause before it writes n bytes;
 // an error of it ends the backup.
@@ -214,10 +179,9 @@ func (b *Writer) Finish() (whole machine.Hash, err error) {
 	}
 	end := binary.BigEndian.AppendUint64(make([]byte, 4), uint64(b.sent))
 	_, _ = b.hash.Write(end) // never fails
-	sum := b.hash.Sum(nil)
-	copy(b.sum[:], sum)
-	_, _ = b.hash.Write(sum)
+	end = b.hash.Sum(end)
+	_, _ = b.hash.Write(end[len(end)-sha256.Size:])
 	b.hash.Sum(whole[:0])
-	_, err = b.w.Write(append(end, sum...))
+	_, err = b.w.Write(end)
 	return whole, err
 }

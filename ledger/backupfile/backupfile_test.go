@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 // testFirst is the number of the first block file in a test's backup.
@@ -19,7 +20,10 @@ const testFirst = 40
 func encoded(t testing.TB, state []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	info := Info{LedgerID: 7, Index: 9, First: testFirst, From: testFirst}
+	info := Info{
+		LedgerID: 7, Index: 9, Time: 11, At: raftlog.Position{Index: 5, Term: 2}, Members: []byte("members"),
+		First: testFirst, From: testFirst,
+	}
 	// As three files, where there is enough for them.
 	if n := int64(len(state)); n < 5 {
 		info.SetSizes([]int64{n})
@@ -38,7 +42,7 @@ func encoded(t testing.TB, state []byte) []byte {
 // decoded reads a backup and returns the files in it, one behind the other.
 func decoded(b []byte) (info Info, state []byte, err error) {
 	var files []*bytes.Buffer
-	info, err = Read(context.Background(), bytes.NewReader(b), func(file uint64) (io.Writer, error) {
+	info, err = Read(context.Background(), bytes.NewReader(b), nil, func(file uint64) (io.Writer, error) {
 		if want := uint64(len(files)); want == 0 && file != 0 || want > 0 && file != testFirst+want-1 {
 			return nil, fmt.Errorf("file %d is opened behind %d files", file, len(files))
 		}
@@ -64,6 +68,7 @@ func TestRoundTrip(t *testing.T) {
 		b := encoded(t, state)
 		info, got, err := decoded(b)
 		if err != nil || !bytes.Equal(got, state) || info.LedgerID != 7 || info.Index != 9 ||
+			info.Time != 11 || info.At != (raftlog.Position{Index: 5, Term: 2}) || string(info.Members) != "members" ||
 			info.Bytes != int64(len(b)) {
 			t.Errorf("%d bytes: %+v %v", size, info, err)
 		}
@@ -109,7 +114,7 @@ func TestDamage_Backup(t *testing.T) {
 	}
 	wantDamage(t, "a byte too many", len(small), append(bytes.Clone(small), 0))
 	// Two whole chunks that change places bear the right sums of their bytes.
-	first, size := headerBytes+3*sizeBytes+4, chunkBytes+chunkOverhead
+	first, size := headerBytes+len("members")+3*sizeBytes+4, chunkBytes+chunkOverhead
 	other := encoded(t, append(bytes.Repeat([]byte{1}, chunkBytes), bytes.Repeat([]byte{2}, chunkBytes)...))
 	swapped := append(bytes.Clone(other[:first]), other[first+size:first+2*size]...)
 	swapped = append(append(swapped, other[first:first+size]...), other[first+2*size:]...)

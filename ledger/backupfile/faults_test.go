@@ -134,13 +134,13 @@ func TestReadReportsFailures(t *testing.T) {
 	t.Parallel()
 	b := encoded(t, bytes.Repeat([]byte("state"), chunkBytes/4))
 	for left := 0; left <= len(b); left += max(1, len(b)/60) {
-		_, err := Read(t.Context(), &failingReader{b, left}, discardFiles, nil)
+		_, err := Read(t.Context(), &failingReader{b, left}, nil, discardFiles, nil)
 		if _, damaged := errors.AsType[*DamageError](err); damaged || !errors.Is(err, errFault) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("byte %d", left)) {
 			t.Errorf("a failure behind byte %d of %d: %v", left, len(b), err)
 		}
 	}
-	check.Is(t, check.Err(Read(t.Context(), &failingReader{b, len(b)}, discardFiles, nil)), errFault,
+	check.Is(t, check.Err(Read(t.Context(), &failingReader{b, len(b)}, nil, discardFiles, nil)), errFault,
 		"a failure at the very end")
 }
 
@@ -160,7 +160,7 @@ func TestReadReportsItsWriter(t *testing.T) {
 			return io.Discard, nil
 		},
 	} {
-		_, err := Read(t.Context(), bytes.NewReader(b), open, nil)
+		_, err := Read(t.Context(), bytes.NewReader(b), nil, open, nil)
 		if _, damaged := errors.AsType[*DamageError](err); damaged || !errors.Is(err, errFault) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -177,7 +177,7 @@ func TestReadEndsWithItsContext(t *testing.T) {
 			cancel(errFault)
 		}
 		chunks := 0
-		_, err := Read(ctx, bytes.NewReader(b), discardFiles, func(done, total int64) {
+		_, err := Read(ctx, bytes.NewReader(b), nil, discardFiles, func(done, total int64) {
 			if chunks++; chunks == after {
 				cancel(errFault)
 			}
@@ -194,31 +194,46 @@ func TestReadEndsWithItsContext(t *testing.T) {
 
 // forged is a header of the given version and sizes, all of whose checksums are right.
 func forged(version uint32, sizes ...uint64) []byte {
-	b := binary.BigEndian.AppendUint32([]byte(magic), version)
-	b = append(b, make([]byte, plainBytes-len(b)-4)...)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(sizes)))
-	b = binary.BigEndian.AppendUint64(b, testFirst)
-	b = binary.BigEndian.AppendUint64(b, testFirst)
-	b = append(b, make([]byte, sinceBytes-8)...)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	info := Info{First: testFirst, From: testFirst}
+	b := info.header()[:headerBytes]
+	binary.BigEndian.PutUint32(b[len(magic):], version)
+	binary.BigEndian.PutUint32(b[headerBytes-8:], uint32(len(sizes)))
+	seal(b)
 	for _, size := range sizes {
 		b = binary.BigEndian.AppendUint64(b, size)
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
+// seal gives a header that was changed its right checksum.
+func seal(b []byte) {
+	binary.BigEndian.PutUint32(b[headerBytes-4:], crc32.Checksum(b[:headerBytes-4], castagnoli))
+}
+
 // A header that no backup has is refused, although its checksums are right, and takes no memory.
 func TestReadRefusesHeaders(t *testing.T) {
 	t.Parallel()
 	many := forged(Version, 1)
-	binary.BigEndian.PutUint32(many[plainBytes-4:], maxFiles+1)
-	binary.BigEndian.PutUint32(many[headerBytes-4:], crc32.Checksum(many[:headerBytes-4], castagnoli))
+	binary.BigEndian.PutUint32(many[headerBytes-8:], maxFiles+1)
+	seal(many)
+	members := forged(Version, 1)
+	binary.BigEndian.PutUint32(members[headerBytes-12:], maxMembers+1)
+	seal(members)
+	apart := func(from uint64, sizes ...int64) []byte {
+		info := Info{First: testFirst, From: from}
+		info.SetSizes(sizes)
+		return info.header()
+	}
 	for name, test := range map[string]struct {
 		b    []byte
 		want string
 	}{
 		"no files":        {forged(Version), "0 files"},
 		"too many files":  {many, "1048577 files"},
+		"long members":    {members, "members in 65537 bytes"},
+		"a file before":   {apart(testFirst-1, 1, 1), "block files from 40 on, 1 of them in it from 39 on"},
+		"several apart":   {apart(testFirst+1, 1, 1, 1), "2 of them in it"},
+		"huge numbers":    {apart(maxFirst+1, 1, 1), "1 of them in it"},
 		"an empty file":   {forged(Version, 5, 0), "a file of 0 bytes"},
 		"a huge file":     {forged(Version, maxStateBytes+1), "a file of"},
 		"sizes that wrap": {forged(Version, maxStateBytes, 1), "a file of 1 bytes"},
@@ -227,7 +242,7 @@ func TestReadRefusesHeaders(t *testing.T) {
 		"nothing":         {nil, "it ends in its header"},
 	} {
 		opened := false
-		_, err := Read(t.Context(), bytes.NewReader(test.b), func(uint64) (io.Writer, error) {
+		_, err := Read(t.Context(), bytes.NewReader(test.b), nil, func(uint64) (io.Writer, error) {
 			opened = true
 			return io.Discard, nil
 		}, nil)
@@ -236,8 +251,11 @@ func TestReadRefusesHeaders(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
+	// That of an archive is refused where the whole state is read.
+	parts := bytes.NewReader(apart(testFirst+1, 1, 1))
+	check.Is(t, check.Err(Read(t.Context(), parts, nil, discardFiles, nil)), errParts)
 	// With a header that is right, the control of the test, it is the state that is missing.
-	_, err := Read(t.Context(), bytes.NewReader(forged(Version, 5)), discardFiles, nil)
+	_, err := Read(t.Context(), bytes.NewReader(forged(Version, 5)), nil, discardFiles, nil)
 	if err == nil || !strings.Contains(err.Error(), "it ends in a chunk") {
 		t.Errorf("a header alone: %v", err)
 	}

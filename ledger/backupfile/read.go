@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 func damage(at int64, what string) *DamageError { return &DamageError{Offset: at, What: what} }
@@ -25,37 +26,31 @@ type reader struct {
 	at   int64 // bytes read
 }
 
-// ErrIncremental refuses an incremental backup without those before it. ReadChain reads it with them.
-var ErrIncremental = errors.New("it is incremental, and has only what is new since another backup: name those " +
-	"before it as well, the full one first")
+// errParts refuses a state of an archive where a whole one is read.
+var errParts = errors.New("it is the state of an archive, which has its block files: name the archive")
 
-// Read checks a full backup to its very last byte, and copies the files in it, each
+// Read checks a state to its very last byte, and copies the files in it, each
 // chunk once its own checksum has been checked. It calls open before it writes a file, with 0 for
 // the state file and with its number for a block file. The
 // files are whole only when the error is nil. The error is a *DamageError when
-// something is wrong with the backup. progress gets the number of bytes of the files
-// copied so far, and of all; it may be nil.
+// something is wrong with the state. progress gets the number of bytes of the files
+// copied so far, and of all. accept is told what is in it before a file is opened, and its error ends the reading; it
+// and progress may be nil. Without it a state is refused that does not have all block files.
 func Read(
-	ctx context.Context, backup io.Reader, open func(file uint64) (io.Writer, error), progress func(done, total int64),
-) (info Info, err error) {
-	return read(ctx, backup, open, progress, func(info *Info) error {
-		if info.Incremental() {
-			return ErrIncremental
-		}
-		return nil
-	})
-}
-
-// read is Read for any backup that accept takes.
-func read(
-	ctx context.Context, backup io.Reader, open func(file uint64) (io.Writer, error), progress func(done, total int64),
-	accept func(*Info) error,
+	ctx context.Context, backup io.Reader, accept func(*Info) error, open func(file uint64) (io.Writer, error),
+	progress func(done, total int64),
 ) (info Info, err error) {
 	r := &reader{ctx: ctx, r: backup, hash: sha256.New()}
 	if info, err = r.header(); err != nil {
 		return info, err
 	}
-	if err := accept(&info); err != nil {
+	switch {
+	case accept != nil:
+		err = accept(&info)
+	case !info.Whole():
+		err = errParts
+	}
+	if err != nil {
 		return info, err
 	}
 	files := splitter{sizes: info.Sizes, first: info.From, open: open}
@@ -138,47 +133,50 @@ func (r *reader) header() (info Info, err error) {
 	if err != nil {
 		return info, err
 	}
-	rest := b[len(magic):]
-	if err := r.read(rest[4:], "its header"); err != nil {
+	if err := r.read(b[r.at:], "its header"); err != nil {
 		return info, err
 	}
 	wrong := damage(int64(len(magic)), "the checksum of its header is wrong")
 	if sum := len(b) - 4; binary.BigEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
 		return info, wrong
 	}
-	if err := format.Check(binary.BigEndian.Uint32(rest), Version); err != nil {
+	if err := format.Check(binary.BigEndian.Uint32(b[len(magic):]), Version); err != nil {
 		return info, fmt.Errorf("the backup: %w", err)
 	}
-	files := binary.BigEndian.Uint32(rest[20+sha256.Size:])
-	if files == 0 || files > maxFiles {
-		return info, damage(int64(len(magic)), fmt.Sprintf("its header speaks of %d files", files))
+	members, files := info.readNumbers(b[len(magic)+4:])
+	if files == 0 || files > maxFiles || members > maxMembers {
+		return info, damage(int64(len(magic)), fmt.Sprintf("its header speaks of %d files, and members in %d bytes",
+			files, members))
 	}
-	sizes := make([]byte, int(files)*sizeBytes+4)
-	if err := r.read(sizes, "its header"); err != nil {
+	rest := make([]byte, int(members)+int(files)*sizeBytes+4)
+	if err := r.read(rest, "its header"); err != nil {
 		return info, err
 	}
-	b, sum := append(b, sizes[:len(sizes)-4]...), sizes[len(sizes)-4:]
-	if binary.BigEndian.Uint32(sum) != crc32.Checksum(b, castagnoli) {
+	rest, sum := rest[:len(rest)-4], rest[len(rest)-4:]
+	if binary.BigEndian.Uint32(sum) != crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, rest) {
 		return info, wrong
 	}
-	info.LedgerID = machine.LedgerID(binary.BigEndian.Uint64(rest[4:]))
-	info.Index = binary.BigEndian.Uint64(rest[12:])
-	copy(info.Digest[:], rest[20:])
-	info.readNumbers(b[plainBytes:])
-	if err := info.readSizes(sizes[:len(sizes)-4]); err != nil {
+	info.Members = rest[:members:members]
+	if err := info.readSizes(rest[members:]); err != nil {
 		return info, err
 	}
 	return info, info.checkNumbers()
 }
 
-// readNumbers reads the numbers of the block files and the base of the backup.
-func (i *Info) readNumbers(b []byte) {
-	i.First, i.From = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
-	b = b[16:]
-	copy(i.Sealed[:], b)
-	b = b[sha256.Size:]
-	i.Since.Index, i.Since.Last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
-	copy(i.Since.Sum[:], b[16:])
+// readNumbers reads what has the same length in each header, and returns the length of the members and the number of
+// files.
+func (i *Info) readNumbers(b []byte) (members, files uint32) {
+	next := func() (n uint64) {
+		n, b = binary.BigEndian.Uint64(b), b[8:]
+		return n
+	}
+	i.LedgerID, i.Index = machine.LedgerID(next()), next()
+	b = b[copy(i.Digest[:], b):]
+	i.Time = int64(next())
+	i.At = raftlog.Position{Index: next(), Term: next()}
+	i.First, i.From = next(), next()
+	b = b[copy(i.Sealed[:], b):]
+	return binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 }
 
 // checkNumbers refuses numbers that no ledger makes, although their checksum is right.
@@ -187,21 +185,12 @@ func (i *Info) checkNumbers() error {
 	if i.First > maxFirst || len(i.Sizes) > 1 && i.First == 0 {
 		return damage(at, fmt.Sprintf("its header speaks of block file %d", i.First))
 	}
-	from := i.First
-	if i.Incremental() {
-		from = i.Since.From(i.First)
-	}
-	if i.From != from || i.Since.Index > i.Index || !i.Incremental() && i.Since != (Since{}) ||
-		i.Incremental() && i.Last() < i.Since.Last {
-		return damage(at, fmt.Sprintf("its header speaks of block files from %d on, behind %d of the backup "+
-			"before it", i.From, i.Since.Last))
+	if !i.Whole() && (i.From < i.First || i.From > maxFirst || len(i.Sizes) != 2) {
+		return damage(at, fmt.Sprintf("its header speaks of block files from %d on, %d of them in it from %d on",
+			i.First, len(i.Sizes)-1, i.From))
 	}
 	return nil
 }
-
-// From returns the first block file that a backup has which is made since this one, for a ledger that begins with block
-// file first: the last one has grown since.
-func (s *Since) From(first uint64) uint64 { return max(first, s.Last) }
 
 // readSizes takes the sizes of the files from a header.
 func (i *Info) readSizes(b []byte) error {
@@ -246,7 +235,6 @@ func (r *reader) trailer(info *Info) error {
 		return damage(at, "its trailer makes no sense")
 	}
 	want := r.hash.Sum(nil)
-	copy(info.Sum[:], want)
 	got := make([]byte, sha256.Size)
 	if err := r.read(got, "its trailer"); err != nil {
 		return err

@@ -172,6 +172,9 @@ type memoryFile struct {
 	data []byte
 }
 
+// InMemory returns a file with the given content.
+func InMemory(content []byte) File { return &memoryFile{data: content} }
+
 func (f *memoryFile) ReadAt(b []byte, at int64) (int, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -5,10 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 // Leader describes the leader of the cluster, as far as this node knows.
@@ -124,11 +122,4 @@ func (n *Node) Status() Status {
 	add(members.LearnersNext, false)
 	slices.SortFunc(s.Members, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
 	return s
-}
-
-// SeedInfo is what the state of one node is for another one that begins with it.
-type SeedInfo struct {
-	Backup  backupfile.Info
-	At      raftlog.Position // up to which the state has everything in the log
-	Members []byte           // as of there, as raftlog.Members.Encode writes them
 }

@@ -66,22 +66,28 @@ type Info struct {
 // was killed or failed is refused by ledger.Open; a restore begins it anew. Ledger time
 // stands still meanwhile: no clock is looked at.
 func Backup(ctx context.Context, backup io.Reader, o Options) (Info, error) {
-	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
-		return receiveBackup(d, &o, func(open opener) (backupfile.Info, error) {
-			return backupfile.Read(ctx, backup, open, o.Progress)
-		})
-	})
+	return State(ctx, func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
+		return backupfile.Read(ctx, backup, nil, open, progress)
+	}, o)
 }
 
-// Chain is Backup with a full backup and the incremental ones that were made since it, each since the one before: it
-// restores what the last one holds. Before anything is made, backupfile.ErrChain refuses those that do not go together.
-func Chain(ctx context.Context, chain []backupfile.File, o Options) (Info, error) {
-	if err := backupfile.CheckChain(chain); err != nil {
-		return Info{}, err
-	}
-	return restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
-		return receiveBackup(d, &o, func(open opener) (backupfile.Info, error) {
-			return backupfile.ReadChain(ctx, chain, open, o.Progress)
+// Opener opens a file of a state: 0 is the state file, and every other number that of a block file.
+type Opener = func(file uint64) (io.Writer, error)
+
+// State is Backup for a state that read puts into files, such as one of an archive.
+func State(
+	ctx context.Context, read func(open Opener, progress func(done, total int64)) (backupfile.Info, error), o Options,
+) (Info, error) {
+	return restore(ctx, &o, func(d *datadir.Directory) (info backupfile.Info, err error) {
+		fill := func(open Opener) (err error) {
+			info, err = read(o.opener(open), o.Progress)
+			return err
+		}
+		return info, d.MakeState(fill, func(path string) error {
+			if err := boltstore.Adopt(path, d.Identity()); err != nil {
+				return fmt.Errorf("state in the backup: %w", err)
+			}
+			return nil
 		})
 	})
 }
@@ -160,31 +166,12 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// opener opens a file of a state: 0 is the state file, and every other number that of a block file.
-type opener = func(file uint64) (io.Writer, error)
-
-// receiveBackup puts the state that is read into a directory that is being restored.
-func receiveBackup(
-	d *datadir.Directory, o *Options, read func(open opener) (backupfile.Info, error),
-) (info backupfile.Info, err error) {
-	fill := func(open opener) (err error) {
-		info, err = read(o.opener(open))
-		return err
-	}
-	return info, d.MakeState(fill, func(path string) error {
-		if err := boltstore.Adopt(path, d.Identity()); err != nil {
-			return fmt.Errorf("state in the backup: %w", err)
-		}
-		return nil
-	})
-}
-
 // receiveDirectory puts the state of another directory into one that is being
 // restored, with everything that the other's log has.
 func receiveDirectory(
 	ctx context.Context, d, from *datadir.Directory, o *Options,
 ) (info backupfile.Info, err error) {
-	fill := func(open opener) (err error) {
+	fill := func(open Opener) (err error) {
 		info.Sizes, info.StateBytes, err = copyState(ctx, from, o.opener(open), o.Progress)
 		return err
 	}
@@ -205,7 +192,7 @@ func receiveDirectory(
 }
 
 // opener opens a file and returns what writes to the disk below it.
-func (o *Options) opener(open opener) opener {
+func (o *Options) opener(open Opener) Opener {
 	return func(file uint64) (io.Writer, error) {
 		w, err := open(file)
 		if err == nil && o.disk != nil {
@@ -218,7 +205,7 @@ func (o *Options) opener(open opener) opener {
 // copyState copies the state file and the block files of a directory, and returns how
 // many bytes each of them has, and all.
 func copyState(
-	ctx context.Context, from *datadir.Directory, open opener, progress func(done, total int64),
+	ctx context.Context, from *datadir.Directory, open Opener, progress func(done, total int64),
 ) (sizes []int64, total int64, err error) {
 	paths := []string{from.State()}
 	numbers, err := blockfile.List(blockfile.Directory{Path: from.Blocks()})

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"net/http"
@@ -19,9 +17,9 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -51,13 +49,12 @@ func joined(t *testing.T) (first, second *node, dir string) {
 }
 
 // seedOf returns the seed that a node sends to others.
-func seedOf(t *testing.T, n *node) (content []byte, info cluster.SeedInfo) {
+func seedOf(t *testing.T, n *node) (content []byte, info backupfile.Info) {
 	t.Helper()
 	var b bytes.Buffer
-	must.Do(t, n.Seed(t.Context(), &b, 0, -1, func(i cluster.SeedInfo) error {
-		info = i
-		return writeHeader(&b, &i)
-	}))
+	must.Do(t, n.Seed(t.Context(), &b, 0, -1, func() error { return nil }))
+	info = must.Get(backupfile.Read(t.Context(), bytes.NewReader(b.Bytes()), nil,
+		func(uint64) (io.Writer, error) { return io.Discard, nil }, nil))(t)
 	return b.Bytes(), info
 }
 
@@ -82,9 +79,9 @@ func newImage(t *testing.T) *image {
 	write(t, first, 51)
 	m := &image{dir: killed(t, second, dir)}
 	write(t, first, 52)
-	var info cluster.SeedInfo
+	var info backupfile.Info
 	m.seed, info = seedOf(t, first)
-	m.at, m.members, m.ledger = info.At, string(info.Members), info.Backup.LedgerID
+	m.at, m.members, m.ledger = info.At, string(info.Members), info.LedgerID
 	must.Do(t, errors.Join(second.Close(), first.Close()))
 	return m
 }
@@ -201,7 +198,7 @@ func TestAgainRefusesDamage(t *testing.T) {
 		"nothing":              nil,
 		"what follows the end": append(slices.Clone(m.seed), 0),
 	}
-	header := len(m.seed) - int(backupBytes(t, m.seed))
+	const header = 300
 	for i := 0; i < len(m.seed); i += step(len(m.seed), 40) {
 		damaged[fmt.Sprint("cut at ", i)] = m.seed[:i]
 	}
@@ -222,34 +219,6 @@ func TestAgainRefusesDamage(t *testing.T) {
 	m.mustHaveTaken(t, m.dir, 2)
 }
 
-// backupBytes returns the length of the backup in a seed.
-func backupBytes(t *testing.T, seed []byte) int64 {
-	t.Helper()
-	r := bytes.NewReader(seed)
-	if _, _, err := readHeader(r); err != nil {
-		t.Fatal(err)
-	}
-	return int64(r.Len())
-}
-
-// A header of another version is told as such under its right checksum alone.
-func TestHeaderOfAnotherVersion(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	must.Do(t, writeHeader(&b, &cluster.SeedInfo{}))
-	other := b.Bytes()
-	other[len(magic)+3] = version + 1
-	if _, _, err := readHeader(bytes.NewReader(other)); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a version under a wrong checksum: %v", err)
-	}
-	end := len(other) - 4
-	binary.BigEndian.PutUint32(other[end:], crc32.Checksum(other[:end], castagnoli))
-	_, _, err := readHeader(bytes.NewReader(other))
-	if !errors.Is(err, format.ErrVersion) || errors.Is(err, ErrDamaged) {
-		t.Errorf("another version: %v", err)
-	}
-}
-
 // A seed is refused, and nothing changes, if it belongs to another ledger, is too old, comes from a cluster without
 // this node, or has a position after which the node's own log has more entries.
 func TestAgainRefusals(t *testing.T) {
@@ -257,14 +226,7 @@ func TestAgainRefusals(t *testing.T) {
 	m := newImage(t)
 	before := content(t, m.dir)
 	other := newImage(t)
-	ours, theirs := len(m.seed)-int(backupBytes(t, m.seed)), len(other.seed)-int(backupBytes(t, other.seed))
-	h := func(change func(*cluster.SeedInfo)) []byte {
-		info := cluster.SeedInfo{At: m.at, Members: []byte(m.members)}
-		change(&info)
-		var b bytes.Buffer
-		must.Do(t, writeHeader(&b, &info))
-		return append(b.Bytes(), m.seed[ours:]...)
-	}
+	h := func(change func(*backupfile.Info)) []byte { return rewritten(t, m.seed, change) }
 	removed := raftlog.Members{Voters: []uint64{1}, Highest: 2}
 	younger := raftlog.Members{Voters: []uint64{1}, Highest: 1}
 	for _, test := range []struct {
@@ -272,16 +234,16 @@ func TestAgainRefusals(t *testing.T) {
 		seed          []byte
 		atLeast       uint64
 	}{
-		{"another ledger", "it is of ledger " + other.ledger.String(),
-			append(slices.Clone(m.seed[:ours]), other.seed[theirs:]...), m.at.Index},
+		{"another ledger", "it is of ledger " + other.ledger.String(), other.seed, m.at.Index},
 		{"a state that is too old", fmt.Sprintf("one of %d or later", m.at.Index+1), m.seed, m.at.Index + 1},
-		{"another position", "announced", h(func(i *cluster.SeedInfo) { i.At.Index++ }), m.at.Index},
-		{"another term", "announced", h(func(i *cluster.SeedInfo) { i.At.Term++ }), m.at.Index},
+		{"another position", "announced", h(func(i *backupfile.Info) { i.At.Index++ }), m.at.Index},
+		{"another term", "announced", h(func(i *backupfile.Info) { i.At.Term++ }), m.at.Index},
 		{"members of before", "not among the members",
-			h(func(i *cluster.SeedInfo) { i.Members = younger.Encode() }), m.at.Index},
+			h(func(i *backupfile.Info) { i.Members = younger.Encode() }), m.at.Index},
 		{"a cluster without it", cluster.ErrRemoved.Error(),
-			h(func(i *cluster.SeedInfo) { i.Members = removed.Encode() }), m.at.Index},
-		{"no members", "damaged", h(func(i *cluster.SeedInfo) { i.Members = nil }), m.at.Index},
+			h(func(i *backupfile.Info) { i.Members = removed.Encode() }), m.at.Index},
+		{"no members", "damaged", h(func(i *backupfile.Info) { i.Members = nil }), m.at.Index},
+		{"not all block files", "damaged", h(func(i *backupfile.Info) { i.From++ }), m.at.Index},
 	} {
 		ctx, o := from(t, m.dir, whole(test.seed))
 		if err := Again(ctx, o, test.atLeast); err == nil || !strings.Contains(err.Error(), test.message) {

@@ -29,7 +29,7 @@ var errBusy = errors.New("a backup or another seed is being made: ask again")
 // state file grows for as long as the backup reads it.
 func Handler(l *ledger.Ledger, rate int64) http.Handler {
 	return handler{
-		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(cluster.SeedInfo) error) error {
+		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func() error) error {
 			return l.Seed(ctx, w, atLeast, rate, begin)
 		},
 		wait: beginTimeout, stall: stallTimeout,
@@ -37,7 +37,7 @@ func Handler(l *ledger.Ledger, rate int64) http.Handler {
 }
 
 type handler struct {
-	seed        func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(cluster.SeedInfo) error) error
+	seed        func(ctx context.Context, w *patientWriter, atLeast uint64, begin func() error) error
 	wait, stall time.Duration
 }
 
@@ -56,12 +56,12 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer waiting.Stop()
 	out := &patientWriter{w: w, control: http.NewResponseController(w), stall: h.stall}
 	begun := false
-	err = h.seed(ctx, out, atLeast, func(info cluster.SeedInfo) error {
+	err = h.seed(ctx, out, atLeast, func() error {
 		if !waiting.Stop() {
 			return errBusy // ctx has ended, or is about to
 		}
 		begun = true
-		return writeHeader(out, &info)
+		return nil
 	})
 	switch {
 	case err == nil:

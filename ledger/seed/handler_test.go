@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-type seeder = func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error
+type seeder = func(context.Context, *patientWriter, uint64, func() error) error
 
 // give serves a seed from h, and returns the error of fetching it.
 func give(t *testing.T, h handler, o Options) error {
@@ -46,20 +46,20 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 		seed          seeder
 	}{
 		{"too old", "503", func(
-			_ context.Context, _ *patientWriter, atLeast uint64, _ func(cluster.SeedInfo) error,
+			_ context.Context, _ *patientWriter, atLeast uint64, _ func() error,
 		) error {
 			check.Equal(t, atLeast, 7, "asked for %d")
 			return cluster.ErrSeedTooOld
 		}},
-		{"refused", "503", func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error {
+		{"refused", "503", func(context.Context, *patientWriter, uint64, func() error) error {
 			return ledger.ErrBackupRefused
 		}},
-		{"broken", "500", func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error {
+		{"broken", "500", func(context.Context, *patientWriter, uint64, func() error) error {
 			return broken
 		}},
 		{"broken later", "the other node says: " + broken.Error(),
-			func(_ context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error) error {
-				return errors.Join(begin(cluster.SeedInfo{}), broken)
+			func(_ context.Context, _ *patientWriter, _ uint64, begin func() error) error {
+				return errors.Join(begin(), broken)
 			}},
 	} {
 		h := handler{seed: test.seed, wait: time.Hour, stall: time.Hour}
@@ -78,10 +78,10 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 func TestHandlerDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	h := handler{wait: time.Millisecond, stall: time.Hour, seed: func(
-		ctx context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
+		ctx context.Context, _ *patientWriter, _ uint64, begin func() error,
 	) error {
 		<-ctx.Done()
-		if err := begin(cluster.SeedInfo{}); err == nil {
+		if err := begin(); err == nil {
 			t.Error("it began when its time was over")
 		}
 		return context.Cause(ctx)
@@ -101,9 +101,9 @@ func TestStalledSeedEnds(t *testing.T) {
 	t.Parallel()
 	released, ended := make(chan struct{}), make(chan error, 1)
 	h := handler{wait: time.Hour, stall: 10 * time.Millisecond, seed: func(
-		ctx context.Context, w *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
+		ctx context.Context, w *patientWriter, _ uint64, begin func() error,
 	) error {
-		err := begin(cluster.SeedInfo{})
+		err := begin()
 		for chunk := make([]byte, 1<<20); err == nil; { // more than all buffers between the two hold
 			_, err = w.Write(chunk)
 		}
@@ -127,7 +127,7 @@ func TestStalledSeedEnds(t *testing.T) {
 	close(released)
 
 	silent := handler{wait: time.Hour, stall: time.Hour, seed: func(
-		ctx context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
+		ctx context.Context, _ *patientWriter, _ uint64, begin func() error,
 	) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -156,7 +156,7 @@ func TestSeedBesideBackup(t *testing.T) {
 	<-begun
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := first.Seed(ctx, io.Discard, 0, -1, func(cluster.SeedInfo) error { return nil })
+	err := first.Seed(ctx, io.Discard, 0, -1, func() error { return nil })
 	check.Is(t, err, context.Canceled, "a seed beside a backup")
 	close(release)
 	must.Do(t, <-done)

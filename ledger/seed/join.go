@@ -1,9 +1,9 @@
 // Package seed creates the data directory of a node that joins a cluster: it asks the leader to add the node, and
 // starts from another node's state. It also gives a new state to a node that can no longer follow the log.
 //
-// handler.go sends a state; fetch.go and receive.go receive one for join.go and again.go; header.go has the format on
-// the network: a header and a backup. Unlike a restored backup, a seed begins no epoch: the node is one more copy of
-// the same ledger, and continues after the log position of the state.
+// handler.go sends a state, in the format of a backup; fetch.go and receive.go receive one for join.go and again.go.
+// Unlike a restored backup, a seed begins no epoch: the node is one more copy of the same ledger, and continues after
+// the log position of the state.
 package seed
 
 import (

@@ -30,43 +30,55 @@ type receiver struct {
 // progressEvery is the interval at which the progress is logged.
 const progressEvery = 5 * time.Second
 
+// ErrDamaged means that a seed is not what a node sent.
+var ErrDamaged = errors.New("the state that was received is damaged or cut off")
+
 // receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise parts
 // may remain.
 func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
-	h, at, err := readHeader(r)
+	var state raftlog.State
+	info, err := v.makeState(ctx, r, func(info *backupfile.Info) (err error) {
+		state, err = v.accept(info)
+		return err
+	})
 	if err != nil {
+		if damage, is := errors.AsType[*backupfile.DamageError](err); is {
+			err = fmt.Errorf("%w: at byte %d: %s", ErrDamaged, damage.Offset, damage.What)
+		}
 		return at, err
 	}
-	if at.Index < v.atLeast {
-		return at, fmt.Errorf("the state is of index %d, and one of %d or later is needed", at.Index, v.atLeast)
-	}
-	if err := v.checkMembers(h.Members); err != nil {
-		return at, err
-	}
-	// Check before anything is fetched, because it would be refused at the end anyway.
-	state, err := v.state(at)
-	if err != nil {
-		return at, err
-	}
-	info, err := v.makeState(ctx, r, at)
-	if err != nil {
-		return at, err
-	}
+	at = info.At
 	if err := v.o.step("check the state"); err != nil {
 		return at, finalError{err}
 	}
-	if err := v.checkState(info, at); err != nil {
+	if err := v.checkState(&info); err != nil {
 		return at, err
 	}
 	if err := v.o.step("make the log"); err != nil {
 		return at, finalError{err}
 	}
-	err = raftlog.CreateAt(raftlog.Options{Dir: v.d.Log(), Identity: v.d.Identity(), Logger: v.o.Logger}, at, h.Members,
-		state)
-	if err != nil {
+	o := raftlog.Options{Dir: v.d.Log(), Identity: v.d.Identity(), Logger: v.o.Logger}
+	if err := raftlog.CreateAt(o, at, info.Members, state); err != nil {
 		return at, finalError{err}
 	}
 	return at, nil
+}
+
+// accept refuses a state of which nothing needs to be fetched, because it would be refused at the end anyway. It
+// returns the Raft state for the new log.
+func (v *receiver) accept(info *backupfile.Info) (state raftlog.State, err error) {
+	switch {
+	case !info.Whole():
+		return state, fmt.Errorf("%w: it has not all block files", ErrDamaged)
+	case info.LedgerID != v.ledger:
+		return state, fmt.Errorf("it is of ledger %s, and this node is of ledger %s", info.LedgerID, v.ledger)
+	case info.At.Index < v.atLeast:
+		return state, fmt.Errorf("the state is of index %d, and one of %d or later is needed", info.At.Index, v.atLeast)
+	}
+	if err := v.checkMembers(info.Members); err != nil {
+		return state, err
+	}
+	return v.state(info.At)
 }
 
 // checkMembers checks that this node is a member.
@@ -85,7 +97,7 @@ func (v *receiver) checkMembers(encoded []byte) error {
 
 // makeState writes the files of the state.
 func (v *receiver) makeState(
-	ctx context.Context, r io.Reader, at raftlog.Position,
+	ctx context.Context, r io.Reader, accept func(*backupfile.Info) error,
 ) (info backupfile.Info, err error) {
 	next := time.Now().Add(progressEvery)
 	progress := func(done, total int64) {
@@ -96,7 +108,7 @@ func (v *receiver) makeState(
 	}
 	var disk error // the disk's first error, which no other node can solve
 	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
-		info, err = backupfile.Read(ctx, r, func(file uint64) (io.Writer, error) {
+		info, err = backupfile.Read(ctx, r, accept, func(file uint64) (io.Writer, error) {
 			w, err := open(file)
 			if err != nil {
 				disk = err
@@ -109,9 +121,6 @@ func (v *receiver) makeState(
 				return n, err
 			}), nil
 		}, progress)
-		if err == nil && info.LedgerID != v.ledger {
-			err = fmt.Errorf("it is of ledger %s, and this node is of ledger %s", info.LedgerID, v.ledger)
-		}
 		return err
 	}
 	err = v.d.MakeState(fill, func(path string) error {
@@ -119,8 +128,8 @@ func (v *receiver) makeState(
 			return finalError{err}
 		}
 		has, err := boltstore.AdoptAt(path, v.d.Identity())
-		if err == nil && raftlog.Position(has) != at {
-			err = fmt.Errorf("%w: it was announced for %s and is at %s", ErrDamaged, at, raftlog.Position(has))
+		if err == nil && raftlog.Position(has) != info.At {
+			err = fmt.Errorf("%w: it was announced for %s and is at %s", ErrDamaged, info.At, raftlog.Position(has))
 		}
 		return err
 	})
@@ -137,7 +146,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // checkState opens the state once, as each start does, which also computes the checksums of its pages. The state must
 // be the announced one.
-func (v *receiver) checkState(info backupfile.Info, at raftlog.Position) (err error) {
+func (v *receiver) checkState(info *backupfile.Info) (err error) {
 	s, err := boltstore.Open(v.d.State(), boltstore.Options{Identity: v.d.Identity()})
 	if err != nil {
 		return fmt.Errorf("the state that was received: %w", err)
@@ -150,7 +159,7 @@ func (v *receiver) checkState(info backupfile.Info, at raftlog.Position) (err er
 		}
 		view := m.View(r)
 		if !view.Created() || view.LedgerID() != info.LedgerID || view.Index() != info.Index ||
-			view.Digest() != info.Digest || raftlog.Position(s.Checkpoint()) != at {
+			view.Digest() != info.Digest || raftlog.Position(s.Checkpoint()) != info.At {
 			return fmt.Errorf("%w: it is not the state that was announced", ErrDamaged)
 		}
 		return nil

@@ -86,9 +86,13 @@ type Archive struct {
 	Files, Bytes               uint64 // that the archive has confirmed
 	Last                       uint64 // ledger index of the last record in them
 	WaitingFiles, WaitingBytes uint64 // sealed, and not confirmed
-	Failures                   uint64 // tries that failed since the start
-	Problem                    string // of the last try; empty if it succeeded
-	FailingSince               time.Time
+	// StateIndex is the ledger index of the newest state in the archive that this node knows of, and StateTime the
+	// ledger time there; 0 for none.
+	StateIndex   uint64
+	StateTime    time.Time
+	Failures     uint64 // tries that failed since the start
+	Problem      string // of the last try; empty if it succeeded
+	FailingSince time.Time
 }
 
 // Keyed counts what becomes of keyed records and of the calls on them.

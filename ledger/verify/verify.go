@@ -11,9 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
-	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -161,93 +159,53 @@ func (c *checked) withArchive(
 	return store, err
 }
 
-// Backup checks a full backup: its checksums first, then the state in it, as Directory
-// does that of a directory. It puts the state into the system's directory for
-// temporary files, because an audit reads at random; that takes as much room as the
-// backup. Damage of either kind is in the report.
+// Backup checks a backup: its checksums first, then the state in it, as Directory does that of a directory. It puts the
+// state into the system's directory for temporary files, because an audit reads at random; that takes as much room as
+// the backup. Damage of either kind is in the report.
 func Backup(ctx context.Context, backup io.Reader, o Options) (*Report, error) {
-	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return backupfile.Read(ctx, backup, open, nil)
-	})
+	return State(ctx, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
+		return backupfile.Read(ctx, backup, nil, open, nil)
+	}, o)
 }
 
-// Chain is Backup with a full backup and the incremental ones that were made since it, each since the one before. It
-// checks every byte of all of them, and the state of the last one. backupfile.ErrChain refuses those that do not go
-// together.
-func Chain(ctx context.Context, chain []backupfile.File, o Options) (*Report, error) {
-	return unpack(ctx, o, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return backupfile.ReadChain(ctx, chain, open, nil)
-	})
-}
-
-// unpack checks a state that read puts into files.
-func unpack(
-	ctx context.Context, o Options, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error),
+// State is Backup for a state that read puts into files, such as one of an archive.
+func State(
+	ctx context.Context, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error), o Options,
 ) (report *Report, err error) {
 	dir, err := os.MkdirTemp("", "seqledger-backup-*")
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	d, err := datadir.Open(dir, datadir.Restored)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
 	report = new(Report)
-	files := &backupFiles{dir: dir}
-	info, err := read(files.open)
-	if err = errors.Join(err, files.close()); err != nil {
-		damage, damaged := errors.AsType[*backupfile.DamageError](err)
-		if !damaged {
+	var info backupfile.Info
+	err = d.MakeState(func(open func(file uint64) (io.Writer, error)) (err error) {
+		info, err = read(open)
+		return err
+	}, func(path string) error { return boltstore.Adopt(path, d.Identity()) })
+	if err != nil {
+		problem := machine.Problem{Where: "the state", What: err.Error()}
+		if damage, is := errors.AsType[*backupfile.DamageError](err); is {
+			problem = machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What}
+		} else if !errors.Is(err, machine.ErrCorrupt) && !errors.Is(err, boltstore.ErrForeign) {
 			return nil, err
 		}
-		where := fmt.Sprintf("byte %d of the backup", damage.Offset)
-		if damage.Backup != "" {
-			where = fmt.Sprintf("byte %d of %s", damage.Offset, damage.Backup)
-		}
-		report.addProblem(machine.Problem{Where: where, What: damage.What})
+		report.addProblem(problem)
 		return report, nil
 	}
-	return report, report.auditFile(ctx, filepath.Join(dir, datadir.StateName), &info, o.Progress)
+	return report, report.auditFile(ctx, d, &info, o.Progress)
 }
 
-// backupFiles writes the files of a backup into a directory.
-type backupFiles struct {
-	dir     string
-	current *os.File
-}
-
-func (b *backupFiles) open(file uint64) (io.Writer, error) {
-	path := filepath.Join(b.dir, datadir.StateName)
-	if file > 0 {
-		path = filepath.Join(b.dir, datadir.BlocksName, blockfile.Name(file))
-	}
-	err := errors.Join(b.close(), os.MkdirAll(filepath.Dir(path), 0o700))
-	if err == nil {
-		b.current, err = private.Create(path)
-	}
-	return b.current, err
-}
-
-func (b *backupFiles) close() error {
-	if b.current == nil {
-		return nil
-	}
-	err := b.current.Close()
-	b.current = nil
-	return err
-}
-
-// auditFile checks the state of a backup. It adopts the file first, because no other
-// process has it open.
+// auditFile checks the state of a backup.
 func (p *Report) auditFile(
-	ctx context.Context, path string, info *backupfile.Info, progress func(machine.AuditSummary),
+	ctx context.Context, d *datadir.Directory, info *backupfile.Info, progress func(machine.AuditSummary),
 ) (err error) {
-	var identity [16]byte // any identity does
-	if err := boltstore.Adopt(path, identity[:]); err != nil {
-		err = fmt.Errorf("state in the backup: %w", err)
-		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) {
-			return p.add(datadir.StateName, err)
-		}
-		return err
-	}
-	store, err := boltstore.OpenReadOnly(path, identity[:])
+	store, err := boltstore.OpenReadOnly(d.State(), d.Identity())
 	if err != nil {
 		return p.add(datadir.StateName, err)
 	}

@@ -101,9 +101,7 @@ func (t *Target) Put(ctx context.Context, name string, r io.ReaderAt, size int64
 	}
 	wrong := t.readBack(ctx, name, size, sum)
 	if errors.Is(wrong, errOtherwise) && err == nil {
-		watched, _, end := t.watch(ctx)
-		defer end()
-		wrong = errors.Join(wrong, t.objects.Delete(watched, name)) // so that the next Put makes it again
+		wrong = errors.Join(wrong, t.Delete(ctx, name)) // so that the next Put makes it again
 	}
 	return wrong
 }
@@ -138,6 +136,16 @@ func (t *Target) Open(ctx context.Context, name string) (blockfile.File, error) 
 		return nil, t.failed(watched, "find "+name, err)
 	}
 	return &object{ctx: ctx, target: t, name: name, size: aws.ToInt64(head.ContentLength), etag: head.ETag}, nil
+}
+
+// Delete implements [archive.Target].
+func (t *Target) Delete(ctx context.Context, name string) error {
+	watched, _, end := t.watch(ctx)
+	defer end()
+	if err := t.objects.Delete(watched, name); err != nil {
+		return t.failed(watched, "delete "+name, err)
+	}
+	return nil
 }
 
 // List implements [archive.Target].
@@ -189,8 +197,11 @@ func status(err error) int {
 	return response.HTTPStatusCode()
 }
 
-// window is how many bytes are read at once, at least.
-const window = 1 << 20
+// window is how many bytes are read at once, at least, and mostAhead where reads follow one another.
+const (
+	window    = 1 << 20
+	mostAhead = 16 << 20
+)
 
 // object is an object that is being read.
 type object struct {
@@ -229,6 +240,9 @@ func (o *object) ReadAt(b []byte, at int64) (n int, err error) {
 
 // fill reads from an offset on, at least one byte.
 func (o *object) fill(at int64, wanted int) error {
+	if at == o.at+int64(len(o.cached)) {
+		wanted = max(wanted, min(2*len(o.cached), mostAhead))
+	}
 	end := min(at+int64(max(wanted, window)), o.size)
 	watched, m, done := o.target.watch(o.ctx)
 	defer done()

@@ -25,6 +25,7 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/archive/s3"
+	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -106,6 +107,38 @@ func TestBucket(t *testing.T) {
 	must.Do(t, files.Close())
 	check.Equal(t, n, int(sealed[len(sealed)-1].Last), "%d records are read")
 	check.Is(t, check.Err(target.Open(ctx, "absent")), fs.ErrNotExist, "an absent object")
+}
+
+// TestStatesInABucket: states of several parts are put into a bucket, read, and removed once they are old.
+func TestStatesInABucket(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	target := must.Get(s3.Open(ctx, servertest.S3(t).URL))(t)
+	must.Get(archive.Open(ctx, target, options(archive.Mark{})))(t)
+	for index := uint64(1); index <= 3; index++ {
+		content := bytes.Repeat([]byte{byte(index)}, 3<<20)
+		info := backupfile.Info{LedgerID: ledger, Index: index, Time: int64(index), First: 1, From: 1}
+		info.SetSizes([]int64{int64(len(content))})
+		w := must.Get(archive.NewState(ctx, target, &info, 1<<20, rand.Reader))(t)
+		out := must.Get(backupfile.NewWriter(w, &info, func(int) error { return nil }))(t)
+		must.Get(out.Write(content))(t)
+		must.Get(out.Finish())(t)
+		must.Do(t, errors.Join(w.Flush(), w.Finish(), w.Abort())) // which does nothing by then
+		must.Do(t, archive.RemoveStates(ctx, target, ledger, 1))
+		states := must.Get(archive.States(ctx, target, ledger))(t)
+		check.Equal(t, len(states), int(min(index, 2)), "%d states are left")
+		var read bytes.Buffer
+		got, err := archive.ReadState(ctx, target, states[len(states)-1], func(uint64) (io.Writer, error) {
+			return &read, nil
+		}, nil)
+		if err != nil || got.Index != index || !bytes.Equal(read.Bytes(), content) {
+			t.Errorf("the state of %d is read as %d bytes of %d: %v", index, read.Len(), got.Index, err)
+		}
+	}
+	report, err := archive.Verify(ctx, target, ledger, nil)
+	if err != nil || len(report.Problems)+len(report.Unlisted) > 0 || len(report.States) != 2 {
+		t.Errorf("verify: %+v, %v", report, err)
+	}
 }
 
 // TestDamagedObjects: what a bucket has lost, or has otherwise, is not confirmed, and verify names it.

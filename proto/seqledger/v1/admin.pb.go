@@ -959,10 +959,7 @@ func (x *UpdateConfigResponse) GetConfig() *Config {
 
 // BackupRequest asks for a backup.
 type BackupRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it incremental: it leaves out the block files that this backup, or those before it, have whole. Unset
-	// means a full one. failed_precondition if that backup is not of this ledger's history.
-	Since         *BackupBase `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -997,95 +994,6 @@ func (*BackupRequest) Descriptor() ([]byte, []int) {
 	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *BackupRequest) GetSince() *BackupBase {
-	if x != nil {
-		return x.Since
-	}
-	return nil
-}
-
-// BackupBase is the backup that an incremental one is made since, by its header and trailer.
-type BackupBase struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ledger's id in it.
-	LedgerId string `protobuf:"bytes,1,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`
-	// Ledger index of the last command in it.
-	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// Number of its last block file; 0 for none.
-	BlockFile uint64 `protobuf:"varint,3,opt,name=block_file,json=blockFile,proto3" json:"block_file,omitempty"`
-	// Hash of the block file before that one, 32 bytes, as its header has it.
-	BlockHash []byte `protobuf:"bytes,4,opt,name=block_hash,json=blockHash,proto3" json:"block_hash,omitempty"`
-	// The hash in its trailer, 32 bytes.
-	Sum           []byte `protobuf:"bytes,5,opt,name=sum,proto3" json:"sum,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BackupBase) Reset() {
-	*x = BackupBase{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BackupBase) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BackupBase) ProtoMessage() {}
-
-func (x *BackupBase) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BackupBase.ProtoReflect.Descriptor instead.
-func (*BackupBase) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *BackupBase) GetLedgerId() string {
-	if x != nil {
-		return x.LedgerId
-	}
-	return ""
-}
-
-func (x *BackupBase) GetIndex() uint64 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *BackupBase) GetBlockFile() uint64 {
-	if x != nil {
-		return x.BlockFile
-	}
-	return 0
-}
-
-func (x *BackupBase) GetBlockHash() []byte {
-	if x != nil {
-		return x.BlockHash
-	}
-	return nil
-}
-
-func (x *BackupBase) GetSum() []byte {
-	if x != nil {
-		return x.Sum
-	}
-	return nil
-}
-
 // BackupResponse is a part of a backup.
 type BackupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1103,7 +1011,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1023,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1036,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -1203,15 +1111,13 @@ type BackupHeader struct {
 	SizeEstimate uint64 `protobuf:"varint,4,opt,name=size_estimate,json=sizeEstimate,proto3" json:"size_estimate,omitempty"`
 	// Version of the backup's format.
 	FormatVersion uint32 `protobuf:"varint,5,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
-	// Set in an incremental backup alone: the ledger index of the one that it was made since.
-	SinceIndex    uint64 `protobuf:"varint,6,opt,name=since_index,json=sinceIndex,proto3" json:"since_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1129,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1142,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -1274,13 +1180,6 @@ func (x *BackupHeader) GetFormatVersion() uint32 {
 	return 0
 }
 
-func (x *BackupHeader) GetSinceIndex() uint64 {
-	if x != nil {
-		return x.SinceIndex
-	}
-	return 0
-}
-
 // BackupTrailer lets the receiver check what it got.
 type BackupTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1294,7 +1193,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1205,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1218,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -1393,31 +1292,19 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x0fmax_streams_setB\x12\n" +
 	"\x10retain_bytes_set\"D\n" +
 	"\x14UpdateConfigResponse\x12,\n" +
-	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"?\n" +
-	"\rBackupRequest\x12.\n" +
-	"\x05since\x18\x01 \x01(\v2\x18.seqledger.v1.BackupBaseR\x05since\"\x8f\x01\n" +
-	"\n" +
-	"BackupBase\x12\x1b\n" +
-	"\tledger_id\x18\x01 \x01(\tR\bledgerId\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
-	"\n" +
-	"block_file\x18\x03 \x01(\x04R\tblockFile\x12\x1d\n" +
-	"\n" +
-	"block_hash\x18\x04 \x01(\fR\tblockHash\x12\x10\n" +
-	"\x03sum\x18\x05 \x01(\fR\x03sum\"\x9f\x01\n" +
+	"\x06config\x18\x01 \x01(\v2\x14.seqledger.v1.ConfigR\x06config\"\x0f\n" +
+	"\rBackupRequest\"\x9f\x01\n" +
 	"\x0eBackupResponse\x124\n" +
 	"\x06header\x18\x01 \x01(\v2\x1a.seqledger.v1.BackupHeaderH\x00R\x06header\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x127\n" +
 	"\atrailer\x18\x03 \x01(\v2\x1b.seqledger.v1.BackupTrailerH\x00R\atrailerB\x06\n" +
-	"\x04part\"\xc6\x01\n" +
+	"\x04part\"\xa5\x01\n" +
 	"\fBackupHeader\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\tR\bledgerId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12#\n" +
 	"\rsize_estimate\x18\x04 \x01(\x04R\fsizeEstimate\x12%\n" +
-	"\x0eformat_version\x18\x05 \x01(\rR\rformatVersion\x12\x1f\n" +
-	"\vsince_index\x18\x06 \x01(\x04R\n" +
-	"sinceIndex\"F\n" +
+	"\x0eformat_version\x18\x05 \x01(\rR\rformatVersion\"F\n" +
 	"\rBackupTrailer\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
@@ -1444,7 +1331,7 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*ListRefusalsRequest)(nil),   // 0: seqledger.v1.ListRefusalsRequest
 	(*ListRefusalsResponse)(nil),  // 1: seqledger.v1.ListRefusalsResponse
@@ -1460,54 +1347,52 @@ var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*UpdateConfigRequest)(nil),   // 11: seqledger.v1.UpdateConfigRequest
 	(*UpdateConfigResponse)(nil),  // 12: seqledger.v1.UpdateConfigResponse
 	(*BackupRequest)(nil),         // 13: seqledger.v1.BackupRequest
-	(*BackupBase)(nil),            // 14: seqledger.v1.BackupBase
-	(*BackupResponse)(nil),        // 15: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),          // 16: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),         // 17: seqledger.v1.BackupTrailer
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(WriteErrorCode)(0),           // 19: seqledger.v1.WriteErrorCode
-	(*Scope)(nil),                 // 20: seqledger.v1.Scope
-	(*Cluster)(nil),               // 21: seqledger.v1.Cluster
-	(*Status)(nil),                // 22: seqledger.v1.Status
-	(*ClientEntry)(nil),           // 23: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
-	(*Config)(nil),                // 25: seqledger.v1.Config
+	(*BackupResponse)(nil),        // 14: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 15: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 16: seqledger.v1.BackupTrailer
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(WriteErrorCode)(0),           // 18: seqledger.v1.WriteErrorCode
+	(*Scope)(nil),                 // 19: seqledger.v1.Scope
+	(*Cluster)(nil),               // 20: seqledger.v1.Cluster
+	(*Status)(nil),                // 21: seqledger.v1.Status
+	(*ClientEntry)(nil),           // 22: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*Config)(nil),                // 24: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: seqledger.v1.ListRefusalsResponse.refusals:type_name -> seqledger.v1.Refusal
-	18, // 1: seqledger.v1.Refusal.time:type_name -> google.protobuf.Timestamp
-	19, // 2: seqledger.v1.Refusal.code:type_name -> seqledger.v1.WriteErrorCode
-	20, // 3: seqledger.v1.Refusal.scope:type_name -> seqledger.v1.Scope
-	21, // 4: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	21, // 5: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	22, // 6: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	20, // 7: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	23, // 8: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	24, // 9: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	24, // 10: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	25, // 11: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	14, // 12: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
-	16, // 13: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	17, // 14: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	7,  // 15: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	9,  // 16: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	11, // 17: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	13, // 18: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	3,  // 19: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
-	5,  // 20: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
-	0,  // 21: seqledger.v1.AdminService.ListRefusals:input_type -> seqledger.v1.ListRefusalsRequest
-	8,  // 22: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	10, // 23: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	12, // 24: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	15, // 25: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	4,  // 26: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
-	6,  // 27: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
-	1,  // 28: seqledger.v1.AdminService.ListRefusals:output_type -> seqledger.v1.ListRefusalsResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	17, // 1: seqledger.v1.Refusal.time:type_name -> google.protobuf.Timestamp
+	18, // 2: seqledger.v1.Refusal.code:type_name -> seqledger.v1.WriteErrorCode
+	19, // 3: seqledger.v1.Refusal.scope:type_name -> seqledger.v1.Scope
+	20, // 4: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	20, // 5: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	21, // 6: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	19, // 7: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	22, // 8: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	23, // 9: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	23, // 10: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	24, // 11: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	15, // 12: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	16, // 13: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	7,  // 14: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	9,  // 15: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	11, // 16: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	13, // 17: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	3,  // 18: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	5,  // 19: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	0,  // 20: seqledger.v1.AdminService.ListRefusals:input_type -> seqledger.v1.ListRefusalsRequest
+	8,  // 21: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	10, // 22: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	12, // 23: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	14, // 24: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	4,  // 25: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	6,  // 26: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	1,  // 27: seqledger.v1.AdminService.ListRefusals:output_type -> seqledger.v1.ListRefusalsResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -1529,7 +1414,7 @@ func file_seqledger_v1_admin_proto_init() {
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[15].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[14].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -1540,7 +1425,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

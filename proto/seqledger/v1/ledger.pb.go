@@ -2710,7 +2710,11 @@ type ArchiveStatus struct {
 	// Why the last try to copy a file failed; empty if it did not.
 	Problem string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Since when it has failed.
-	FailingSince  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	FailingSince *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	// Ledger index of the newest state in the archive that this node knows of; 0 for none.
+	StateIndex uint64 `protobuf:"varint,9,opt,name=state_index,json=stateIndex,proto3" json:"state_index,omitempty"`
+	// Ledger time at that index.
+	StateTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=state_time,json=stateTime,proto3" json:"state_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2797,6 +2801,20 @@ func (x *ArchiveStatus) GetProblem() string {
 func (x *ArchiveStatus) GetFailingSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.FailingSince
+	}
+	return nil
+}
+
+func (x *ArchiveStatus) GetStateIndex() uint64 {
+	if x != nil {
+		return x.StateIndex
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetStateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StateTime
 	}
 	return nil
 }
@@ -3000,7 +3018,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x129\n" +
 	"\n" +
 	"gone_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tgoneUntil\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x97\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xf3\x02\n" +
 	"\rArchiveStatus\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
 	"\x05files\x18\x02 \x01(\x04R\x05files\x12\x14\n" +
@@ -3010,7 +3028,12 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\rwaiting_files\x18\x05 \x01(\x04R\fwaitingFiles\x12#\n" +
 	"\rwaiting_bytes\x18\x06 \x01(\x04R\fwaitingBytes\x12\x18\n" +
 	"\aproblem\x18\a \x01(\tR\aproblem\x12?\n" +
-	"\rfailing_since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince*`\n" +
+	"\rfailing_since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince\x12\x1f\n" +
+	"\vstate_index\x18\t \x01(\x04R\n" +
+	"stateIndex\x129\n" +
+	"\n" +
+	"state_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tstateTime*`\n" +
 	"\fBlockContent\x12\x1d\n" +
 	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
@@ -3158,35 +3181,36 @@ var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	49, // 52: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
 	49, // 53: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
 	49, // 54: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	2,  // 55: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	4,  // 56: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	7,  // 57: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	11, // 58: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	9,  // 59: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	13, // 60: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	15, // 61: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	17, // 62: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	19, // 63: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	21, // 64: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	23, // 65: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	25, // 66: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	3,  // 67: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	6,  // 68: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 69: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	12, // 70: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	10, // 71: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	14, // 72: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	16, // 73: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	18, // 74: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	20, // 75: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	22, // 76: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	24, // 77: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	26, // 78: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	67, // [67:79] is the sub-list for method output_type
-	55, // [55:67] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	49, // 55: seqledger.v1.ArchiveStatus.state_time:type_name -> google.protobuf.Timestamp
+	2,  // 56: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	4,  // 57: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	7,  // 58: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	11, // 59: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	9,  // 60: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	13, // 61: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	15, // 62: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	17, // 63: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	19, // 64: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	21, // 65: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	23, // 66: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	25, // 67: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	3,  // 68: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	6,  // 69: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 70: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	12, // 71: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	10, // 72: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	14, // 73: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	16, // 74: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	18, // 75: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	20, // 76: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	22, // 77: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	24, // 78: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	26, // 79: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	68, // [68:80] is the sub-list for method output_type
+	56, // [56:68] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }

@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSIkChNMaXN0UmVmdXNhbHNSZXF1ZXN0Eg0KBWFmdGVyGAEgASgEIk0KFExpc3RSZWZ1c2Fsc1Jlc3BvbnNlEicKCHJlZnVzYWxzGAEgAygLMhUuc2VxbGVkZ2VyLnYxLlJlZnVzYWwSDAoEbGFzdBgCIAEoBCLZAQoHUmVmdXNhbBIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoEY29kZRgDIAEoDjIcLnNlcWxlZGdlci52MS5Xcml0ZUVycm9yQ29kZRIOCgZtZXRob2QYBCABKAkSIgoFc2NvcGUYBSABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJY2xpZW50X2lkGAYgASgJEhAKCHNlcXVlbmNlGAcgASgEEg8KB21lc3NhZ2UYCCABKAkiEwoRR2V0Q2x1c3RlclJlcXVlc3QiPAoSR2V0Q2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciJoChRDaGFuZ2VDbHVzdGVyUmVxdWVzdBIQCgZyZW1vdmUYASABKARIABIRCgdwcm9tb3RlGAIgASgESAASEgoIdHJhbnNmZXIYAyABKARIABINCgVmb3JjZRgEIAEoCEIICgZjaGFuZ2UiPwoVQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciISChBHZXRTdGF0dXNSZXF1ZXN0IjkKEUdldFN0YXR1c1Jlc3BvbnNlEiQKBnN0YXR1cxgBIAEoCzIULnNlcWxlZGdlci52MS5TdGF0dXMiXwoSTGlzdENsaWVudHNSZXF1ZXN0EiIKBXNjb3BlGAEgASgLMhMuc2VxbGVkZ2VyLnYxLlNjb3BlEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIloKE0xpc3RDbGllbnRzUmVzcG9uc2USKgoHY2xpZW50cxgBIAMoCzIZLnNlcWxlZGdlci52MS5DbGllbnRFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4gIKE1VwZGF0ZUNvbmZpZ1JlcXVlc3QSGwoRZXZpY3Rpb25faW50ZXJ2YWwYASABKARIABItCgpjbGllbnRfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKDmV2aWN0aW9uX2xpbWl0GAMgASgESAESGAoOcmVjZWlwdF93aW5kb3cYBCABKARIAhIVCgttYXhfc3RyZWFtcxgFIAEoBEgDEjAKDXJldGFpbl9ibG9ja3MYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFgoMcmV0YWluX2J5dGVzGAcgASgESARCFwoVZXZpY3Rpb25faW50ZXJ2YWxfc2V0QhQKEmV2aWN0aW9uX2xpbWl0X3NldEIUChJyZWNlaXB0X3dpbmRvd19zZXRCEQoPbWF4X3N0cmVhbXNfc2V0QhIKEHJldGFpbl9ieXRlc19zZXQiPAoUVXBkYXRlQ29uZmlnUmVzcG9uc2USJAoGY29uZmlnGAEgASgLMhQuc2VxbGVkZ2VyLnYxLkNvbmZpZyI4Cg1CYWNrdXBSZXF1ZXN0EicKBXNpbmNlGAEgASgLMhguc2VxbGVkZ2VyLnYxLkJhY2t1cEJhc2UiYwoKQmFja3VwQmFzZRIRCglsZWRnZXJfaWQYASABKAkSDQoFaW5kZXgYAiABKAQSEgoKYmxvY2tfZmlsZRgDIAEoBBISCgpibG9ja19oYXNoGAQgASgMEgsKA3N1bRgFIAEoDCKHAQoOQmFja3VwUmVzcG9uc2USLAoGaGVhZGVyGAEgASgLMhouc2VxbGVkZ2VyLnYxLkJhY2t1cEhlYWRlckgAEg8KBWNodW5rGAIgASgMSAASLgoHdHJhaWxlchgDIAEoCzIbLnNlcWxlZGdlci52MS5CYWNrdXBUcmFpbGVySABCBgoEcGFydCKEAQoMQmFja3VwSGVhZGVyEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBIOCgZkaWdlc3QYAyABKAkSFQoNc2l6ZV9lc3RpbWF0ZRgEIAEoBBIWCg5mb3JtYXRfdmVyc2lvbhgFIAEoDRITCgtzaW5jZV9pbmRleBgGIAEoBCIzCg1CYWNrdXBUcmFpbGVyEhIKCnRvdGFsX3NpemUYASABKAQSDgoGc2hhMjU2GAIgASgMMt8ECgxBZG1pblNlcnZpY2USUQoJR2V0U3RhdHVzEh4uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1JlcXVlc3QaHy5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVzcG9uc2UiA5ACARJXCgtMaXN0Q2xpZW50cxIgLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1JlcXVlc3QaIS5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXNwb25zZSIDkAIBElUKDFVwZGF0ZUNvbmZpZxIhLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1Jlc3BvbnNlEkUKBkJhY2t1cBIbLnNlcWxlZGdlci52MS5CYWNrdXBSZXF1ZXN0Ghwuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlc3BvbnNlMAESTwoKR2V0Q2x1c3RlchIfLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVxdWVzdBogLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVzcG9uc2USWAoNQ2hhbmdlQ2x1c3RlchIiLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVxdWVzdBojLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVzcG9uc2USWgoMTGlzdFJlZnVzYWxzEiEuc2VxbGVkZ2VyLnYxLkxpc3RSZWZ1c2Fsc1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuTGlzdFJlZnVzYWxzUmVzcG9uc2UiA5ACAUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSIkChNMaXN0UmVmdXNhbHNSZXF1ZXN0Eg0KBWFmdGVyGAEgASgEIk0KFExpc3RSZWZ1c2Fsc1Jlc3BvbnNlEicKCHJlZnVzYWxzGAEgAygLMhUuc2VxbGVkZ2VyLnYxLlJlZnVzYWwSDAoEbGFzdBgCIAEoBCLZAQoHUmVmdXNhbBIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoEY29kZRgDIAEoDjIcLnNlcWxlZGdlci52MS5Xcml0ZUVycm9yQ29kZRIOCgZtZXRob2QYBCABKAkSIgoFc2NvcGUYBSABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJY2xpZW50X2lkGAYgASgJEhAKCHNlcXVlbmNlGAcgASgEEg8KB21lc3NhZ2UYCCABKAkiEwoRR2V0Q2x1c3RlclJlcXVlc3QiPAoSR2V0Q2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciJoChRDaGFuZ2VDbHVzdGVyUmVxdWVzdBIQCgZyZW1vdmUYASABKARIABIRCgdwcm9tb3RlGAIgASgESAASEgoIdHJhbnNmZXIYAyABKARIABINCgVmb3JjZRgEIAEoCEIICgZjaGFuZ2UiPwoVQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciISChBHZXRTdGF0dXNSZXF1ZXN0IjkKEUdldFN0YXR1c1Jlc3BvbnNlEiQKBnN0YXR1cxgBIAEoCzIULnNlcWxlZGdlci52MS5TdGF0dXMiXwoSTGlzdENsaWVudHNSZXF1ZXN0EiIKBXNjb3BlGAEgASgLMhMuc2VxbGVkZ2VyLnYxLlNjb3BlEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIloKE0xpc3RDbGllbnRzUmVzcG9uc2USKgoHY2xpZW50cxgBIAMoCzIZLnNlcWxlZGdlci52MS5DbGllbnRFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4gIKE1VwZGF0ZUNvbmZpZ1JlcXVlc3QSGwoRZXZpY3Rpb25faW50ZXJ2YWwYASABKARIABItCgpjbGllbnRfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKDmV2aWN0aW9uX2xpbWl0GAMgASgESAESGAoOcmVjZWlwdF93aW5kb3cYBCABKARIAhIVCgttYXhfc3RyZWFtcxgFIAEoBEgDEjAKDXJldGFpbl9ibG9ja3MYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFgoMcmV0YWluX2J5dGVzGAcgASgESARCFwoVZXZpY3Rpb25faW50ZXJ2YWxfc2V0QhQKEmV2aWN0aW9uX2xpbWl0X3NldEIUChJyZWNlaXB0X3dpbmRvd19zZXRCEQoPbWF4X3N0cmVhbXNfc2V0QhIKEHJldGFpbl9ieXRlc19zZXQiPAoUVXBkYXRlQ29uZmlnUmVzcG9uc2USJAoGY29uZmlnGAEgASgLMhQuc2VxbGVkZ2VyLnYxLkNvbmZpZyIPCg1CYWNrdXBSZXF1ZXN0IocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0Im8KDEJhY2t1cEhlYWRlchIRCglsZWRnZXJfaWQYASABKAkSDQoFaW5kZXgYAiABKAQSDgoGZGlnZXN0GAMgASgJEhUKDXNpemVfZXN0aW1hdGUYBCABKAQSFgoOZm9ybWF0X3ZlcnNpb24YBSABKA0iMwoNQmFja3VwVHJhaWxlchISCgp0b3RhbF9zaXplGAEgASgEEg4KBnNoYTI1NhgCIAEoDDLfBAoMQWRtaW5TZXJ2aWNlElEKCUdldFN0YXR1cxIeLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXF1ZXN0Gh8uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1Jlc3BvbnNlIgOQAgESVwoLTGlzdENsaWVudHMSIC5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXF1ZXN0GiEuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVzcG9uc2UiA5ACARJVCgxVcGRhdGVDb25maWcSIS5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVxdWVzdBoiLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXNwb25zZRJFCgZCYWNrdXASGy5zZXFsZWRnZXIudjEuQmFja3VwUmVxdWVzdBocLnNlcWxlZGdlci52MS5CYWNrdXBSZXNwb25zZTABEk8KCkdldENsdXN0ZXISHy5zZXFsZWRnZXIudjEuR2V0Q2x1c3RlclJlcXVlc3QaIC5zZXFsZWRnZXIudjEuR2V0Q2x1c3RlclJlc3BvbnNlElgKDUNoYW5nZUNsdXN0ZXISIi5zZXFsZWRnZXIudjEuQ2hhbmdlQ2x1c3RlclJlcXVlc3QaIy5zZXFsZWRnZXIudjEuQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEloKDExpc3RSZWZ1c2FscxIhLnNlcWxlZGdlci52MS5MaXN0UmVmdXNhbHNSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLkxpc3RSZWZ1c2Fsc1Jlc3BvbnNlIgOQAgFCP1o9Z2l0aHViLmNvbS9zZXFsZWRnZXIvc2VxbGVkZ2VyL3Byb3RvL3NlcWxlZGdlci92MTtzZXFsZWRnZXJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_seqledger_v1_ledger, file_seqledger_v1_types]);
 
 /**
  * ListRefusalsRequest asks for the newest refusals.
@@ -489,13 +489,6 @@ export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@_
  * @generated from message seqledger.v1.BackupRequest
  */
 export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
-  /**
-   * Makes it incremental: it leaves out the block files that this backup, or those before it, have whole. Unset
-   * means a full one. failed_precondition if that backup is not of this ledger's history.
-   *
-   * @generated from field: seqledger.v1.BackupBase since = 1;
-   */
-  since?: BackupBase | undefined;
 };
 
 /**
@@ -504,55 +497,6 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
   messageDesc(file_seqledger_v1_admin, 13);
-
-/**
- * BackupBase is the backup that an incremental one is made since, by its header and trailer.
- *
- * @generated from message seqledger.v1.BackupBase
- */
-export type BackupBase = Message<"seqledger.v1.BackupBase"> & {
-  /**
-   * The ledger's id in it.
-   *
-   * @generated from field: string ledger_id = 1;
-   */
-  ledgerId: string;
-
-  /**
-   * Ledger index of the last command in it.
-   *
-   * @generated from field: uint64 index = 2;
-   */
-  index: bigint;
-
-  /**
-   * Number of its last block file; 0 for none.
-   *
-   * @generated from field: uint64 block_file = 3;
-   */
-  blockFile: bigint;
-
-  /**
-   * Hash of the block file before that one, 32 bytes, as its header has it.
-   *
-   * @generated from field: bytes block_hash = 4;
-   */
-  blockHash: Uint8Array;
-
-  /**
-   * The hash in its trailer, 32 bytes.
-   *
-   * @generated from field: bytes sum = 5;
-   */
-  sum: Uint8Array;
-};
-
-/**
- * Describes the message seqledger.v1.BackupBase.
- * Use `create(BackupBaseSchema)` to create a new message.
- */
-export const BackupBaseSchema: GenMessage<BackupBase> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupResponse is a part of a backup.
@@ -597,7 +541,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 15);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -639,13 +583,6 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
    * @generated from field: uint32 format_version = 5;
    */
   formatVersion: number;
-
-  /**
-   * Set in an incremental backup alone: the ledger index of the one that it was made since.
-   *
-   * @generated from field: uint64 since_index = 6;
-   */
-  sinceIndex: bigint;
 };
 
 /**
@@ -653,7 +590,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 16);
+  messageDesc(file_seqledger_v1_admin, 15);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -681,7 +618,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 17);
+  messageDesc(file_seqledger_v1_admin, 16);
 
 /**
  * AdminService is for those who run a ledger.

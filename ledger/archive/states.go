@@ -1,0 +1,407 @@
+package archive
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/internal/format"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// State is a state of a ledger in its archive.
+type State struct {
+	Index uint64    // ledger index of the last command in it
+	Time  time.Time // ledger time at that index
+
+	ledger machine.LedgerID
+	unique uint64 // random, so that two that copy the same state do not meet
+}
+
+const (
+	stateMagic   = "seqledger state"
+	stateVersion = 1
+	stateSuffix  = ".state"
+	maxList      = 64 << 20 // bytes of the object that lists the parts
+)
+
+func statesFolder(ledger machine.LedgerID) string { return folder(ledger) + "state/" }
+
+// name returns the name of the object that lists the parts, without its suffix.
+func (s *State) name() string {
+	return fmt.Sprintf("%s%020d-%020d-%016x", statesFolder(s.ledger), s.Index, s.Time.UnixNano(), s.unique)
+}
+
+func (s *State) listName() string { return s.name() + stateSuffix }
+
+func (s *State) folder() string { return s.name() + "/" }
+
+// partName returns the name of a part, from 1.
+func (s *State) partName(number int) string { return fmt.Sprintf("%s%05d", s.folder(), number) }
+
+// parseState is the inverse of name.
+func parseState(ledger machine.LedgerID, name string) (s State, ok bool) {
+	fields := strings.Split(strings.TrimPrefix(name, statesFolder(ledger)), "-")
+	if len(fields) != 3 {
+		return s, false
+	}
+	at, err1 := strconv.ParseUint(fields[0], 10, 64)
+	nanos, err2 := strconv.ParseInt(fields[1], 10, 64)
+	unique, err3 := strconv.ParseUint(fields[2], 16, 64)
+	s = State{Index: at, Time: time.Unix(0, nanos), ledger: ledger, unique: unique}
+	return s, errors.Join(err1, err2, err3) == nil && s.name() == name
+}
+
+// States returns the states of a ledger, the oldest first.
+func States(ctx context.Context, t Target, ledger machine.LedgerID) ([]State, error) {
+	found, err := listStates(ctx, t, ledger)
+	return found.whole, err
+}
+
+// listedStates are the states of a ledger on a target, the oldest first.
+type listedStates struct {
+	whole, begun []State // begun are folders of parts, whose list is absent for those that were not finished
+	unlisted     []string
+}
+
+func listStates(ctx context.Context, t Target, ledger machine.LedgerID) (l listedStates, err error) {
+	found, err := t.List(ctx, statesFolder(ledger))
+	for _, o := range found {
+		name, isList := strings.CutSuffix(o.Name, stateSuffix)
+		name, isFolder := strings.CutSuffix(name, "/")
+		switch s, ok := parseState(ledger, name); {
+		case ok && isList:
+			l.whole = append(l.whole, s)
+		case ok && isFolder:
+			l.begun = append(l.begun, s)
+		default:
+			l.unlisted = append(l.unlisted, o.Name)
+		}
+	}
+	for _, states := range [][]State{l.whole, l.begun} {
+		slices.SortFunc(states, func(a, b State) int {
+			return cmp.Or(cmp.Compare(a.Index, b.Index), a.Time.Compare(b.Time), cmp.Compare(a.unique, b.unique))
+		})
+	}
+	return l, err
+}
+
+// part is a part of a state, as the list of them has it.
+type part struct {
+	size int64
+	sum  [sha256.Size]byte
+}
+
+// encodeParts returns the content of the object that lists the parts.
+func encodeParts(parts []part) []byte {
+	b := fmt.Appendf(nil, "%s %d\n", stateMagic, stateVersion)
+	for _, p := range parts {
+		b = fmt.Appendf(b, "%d %x\n", p.size, p.sum)
+	}
+	return fmt.Appendf(b, "%x\n", sha256.Sum256(b))
+}
+
+// decodeParts is the inverse of encodeParts.
+func decodeParts(b []byte) (parts []part, err error) {
+	const last = 2*sha256.Size + 1
+	content := b[:max(len(b), last)-last]
+	lines := strings.Split(string(content), "\n")
+	version := 0
+	_, err = fmt.Sscanf(lines[0], stateMagic+" %d", &version)
+	if err != nil || string(b[len(content):]) != fmt.Sprintf("%x\n", sha256.Sum256(content)) {
+		return nil, fmt.Errorf("%w: it does not begin like that of a state, or its hash does not match",
+			machine.ErrCorrupt)
+	}
+	if err := format.Check(version, stateVersion); err != nil {
+		return nil, err
+	}
+	for _, line := range lines[1 : len(lines)-1] {
+		var p part
+		var sum []byte
+		_, err = fmt.Sscanf(line, "%d %x", &p.size, &sum)
+		copy(p.sum[:], sum)
+		parts = append(parts, p)
+	}
+	if err != nil || string(encodeParts(parts)) != string(b) {
+		return nil, fmt.Errorf("%w: it is not written as that of a state is", machine.ErrCorrupt)
+	}
+	return parts, nil
+}
+
+// StateWriter puts a state in parts. Nothing reads them before Finish has put the list of them.
+type StateWriter struct {
+	State
+
+	ctx    context.Context //nolint:containedctx // It lives as long as one copy.
+	target Target
+	size   int // of a part
+	buffer []byte
+	parts  []part
+	listed bool // the list may be there
+}
+
+// NewState begins a state with a description in parts of a size.
+func NewState(ctx context.Context, t Target, info *backupfile.Info, size int, random io.Reader) (*StateWriter, error) {
+	var unique [8]byte
+	if _, err := io.ReadFull(random, unique[:]); err != nil {
+		return nil, err
+	}
+	return &StateWriter{ctx: ctx, target: t, size: size, State: State{
+		Index: info.Index, Time: time.Unix(0, info.Time), ledger: info.LedgerID,
+		unique: binary.BigEndian.Uint64(unique[:]),
+	}}, nil
+}
+
+// Write implements [io.Writer]. After an error nothing more may be written.
+func (w *StateWriter) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		taken := min(len(b)-n, w.size-len(w.buffer))
+		w.buffer = append(w.buffer, b[n:n+taken]...)
+		n += taken
+		if len(w.buffer) == w.size {
+			err = w.put()
+		}
+	}
+	return n, err
+}
+
+// put makes a part of what was gathered. The target may use it even after it has returned.
+func (w *StateWriter) put() error {
+	content := w.buffer
+	p := part{int64(len(content)), sha256.Sum256(content)}
+	w.parts = append(w.parts, p)
+	err := putBytes(w.ctx, w.target, w.partName(len(w.parts)), content)
+	w.buffer = make([]byte, 0, len(content))
+	return err
+}
+
+func putBytes(ctx context.Context, t Target, name string, content []byte) error {
+	return t.Put(ctx, name, bytes.NewReader(content), int64(len(content)), sha256.Sum256(content))
+}
+
+// Flush puts the last part.
+func (w *StateWriter) Flush() error {
+	if len(w.buffer) == 0 {
+		return nil
+	}
+	return w.put()
+}
+
+// Finish puts the list of the parts, which makes a state of them. All block files of the state must be in the archive.
+func (w *StateWriter) Finish() error {
+	w.listed = true
+	return putBytes(w.ctx, w.target, w.listName(), encodeParts(w.parts))
+}
+
+// Abort removes what was put, as far as it can. It leaves the parts if Finish was called, because a call that failed
+// may have put the list, or may yet put it.
+func (w *StateWriter) Abort() error {
+	if w.listed {
+		return nil
+	}
+	return removeParts(w.ctx, w.target, &w.State)
+}
+
+func removeParts(ctx context.Context, t Target, s *State) error {
+	found, err := t.List(ctx, s.folder())
+	for _, o := range found {
+		if err == nil {
+			err = t.Delete(ctx, o.Name)
+		}
+	}
+	if err == nil {
+		err = t.Delete(ctx, s.folder())
+	}
+	return err
+}
+
+// unfinishedFor is for how long parts without a list are kept, in ledger time: another node may be putting them.
+const unfinishedFor = 24 * time.Hour
+
+// RemoveStates removes the states that are older than the window before the newest one, except the newest of those:
+// with it, each moment of the window has a state before it. A window of 0 keeps all.
+func RemoveStates(ctx context.Context, t Target, ledger machine.LedgerID, window time.Duration) error {
+	found, err := listStates(ctx, t, ledger)
+	if err != nil || len(found.whole) == 0 {
+		return err
+	}
+	newest, whole := found.whole[len(found.whole)-1].Time, map[State]bool{}
+	for i, s := range found.whole {
+		if window > 0 && i+1 < len(found.whole) && !found.whole[i+1].Time.After(newest.Add(-window)) {
+			if err := t.Delete(ctx, s.listName()); err != nil { // first, so that no state lacks parts
+				return err
+			}
+			continue
+		}
+		whole[s] = true
+	}
+	for _, s := range found.begun {
+		listed := slices.Contains(found.whole, s)
+		if whole[s] || !listed && s.Time.After(newest.Add(-unfinishedFor)) {
+			continue
+		}
+		if err := removeParts(ctx, t, &s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HasBlocks returns an error unless a new list of the archive has the block files of a state that are not in it.
+func (a *Archive) HasBlocks(ctx context.Context, info *backupfile.Info) error {
+	if err := a.list(ctx); err != nil {
+		return err
+	}
+	return eachBlockFile(info, slices.Collect(maps.Values(a.files)), func(*entry) (machine.Hash, error) {
+		return machine.Hash{}, nil
+	})
+}
+
+// eachBlockFile visits the block files that are not in a state itself, the last one first. visit returns the hash of
+// the file before, or zeros.
+func eachBlockFile(info *backupfile.Info, files []entry, visit func(*entry) (machine.Hash, error)) (err error) {
+	hash := info.Sealed
+	for number := info.From; number > info.First; number-- {
+		i := slices.IndexFunc(files, func(f entry) bool {
+			return f.Number == number-1 && (f.Hash == hash || hash == machine.Hash{})
+		})
+		if i < 0 {
+			return fmt.Errorf("%w: its block file %s is missing", machine.ErrCorrupt, blockfile.Name(number-1))
+		}
+		if hash, err = visit(&files[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partsReader reads the parts of a state in order, each once its hash has been checked.
+type partsReader struct {
+	ctx    context.Context //nolint:containedctx // It lives as long as one reading.
+	target Target
+	state  *State
+	parts  []part
+	next   int
+	rest   []byte // of the current one
+}
+
+// Read implements [io.Reader].
+func (r *partsReader) Read(b []byte) (int, error) {
+	if len(r.rest) == 0 {
+		if r.next == len(r.parts) {
+			return 0, io.EOF
+		}
+		p := r.parts[r.next]
+		r.next++
+		name := r.state.partName(r.next)
+		content, err := readSmall(r.ctx, r.target, name, p.size+1)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("%w: it is missing", machine.ErrCorrupt)
+		case err == nil && (int64(len(content)) != p.size || sha256.Sum256(content) != p.sum):
+			err = fmt.Errorf("%w: it is not the part that its list speaks of", machine.ErrCorrupt)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%s in %s: %w", name, r.target, err)
+		}
+		r.rest = content
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// ReadState is backupfile.Read for a state of an archive, with its block files. Damage is machine.ErrCorrupt, and the
+// error names the object.
+func ReadState(
+	ctx context.Context, t Target, s State, open func(file uint64) (io.Writer, error),
+	progress func(done, total int64),
+) (info backupfile.Info, err error) {
+	found, err := list(ctx, t, s.ledger)
+	if err != nil {
+		return info, err
+	}
+	done := int64(0)
+	told := func(more int64) {
+		if done += more; progress != nil {
+			total := info.StateBytes
+			for _, f := range found.files {
+				if f.Number >= info.First && f.Number < info.From {
+					total += f.Size
+				}
+			}
+			progress(done, total)
+		}
+	}
+	info, err = s.read(ctx, t, func(i *backupfile.Info) error { info = *i; return s.check(i) }, open,
+		func(now, _ int64) { told(now - done) })
+	if err != nil {
+		return info, err
+	}
+	return info, eachBlockFile(&info, found.files, func(f *entry) (machine.Hash, error) {
+		previous, err := copyFile(ctx, t, f, open)
+		told(f.Size)
+		return previous, err
+	})
+}
+
+// read reads the parts.
+func (s *State) read(
+	ctx context.Context, t Target, accept func(*backupfile.Info) error, open func(file uint64) (io.Writer, error),
+	progress func(done, total int64),
+) (info backupfile.Info, err error) {
+	b, err := readSmall(ctx, t, s.listName(), maxList)
+	r := &partsReader{ctx: ctx, target: t, state: s}
+	if err == nil {
+		r.parts, err = decodeParts(b)
+	}
+	if err != nil {
+		return info, fmt.Errorf("%s in %s: %w", s.listName(), t, err)
+	}
+	return backupfile.Read(ctx, r, accept, open, progress)
+}
+
+// check returns an error unless a state is the one that its name speaks of.
+func (s *State) check(info *backupfile.Info) error {
+	if info.LedgerID != s.ledger || info.Index != s.Index || info.Time != s.Time.UnixNano() {
+		return fmt.Errorf("%w: %s is not the state that its name speaks of", machine.ErrCorrupt, s.listName())
+	}
+	return nil
+}
+
+// copyFile copies a block file that is checked first, and returns the hash of the one before it.
+func copyFile(
+	ctx context.Context, t Target, f *entry, open func(file uint64) (io.Writer, error),
+) (previous machine.Hash, err error) {
+	content, err := readSmall(ctx, t, f.name(), min(f.Size, math.MaxInt32))
+	if err == nil {
+		var info blockfile.SealedInfo
+		info, err = blockfile.CheckSealed(blockfile.InMemory(content))
+		if err == nil {
+			err = f.check(&info)
+		}
+		previous = info.Previous
+	}
+	if err != nil {
+		return previous, fmt.Errorf("%s in %s: %w", f.name(), t, err)
+	}
+	w, err := open(f.Number)
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	return previous, err
+}

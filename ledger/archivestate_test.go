@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/archive"
+)
+
+// faultyTarget has a fault in each Put of a part.
+type faultyTarget struct {
+	archive.Target
+
+	fault atomic.Pointer[func() error]
+}
+
+// Put implements archive.Target.
+func (t *faultyTarget) Put(ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte) error {
+	if fault := t.fault.Load(); fault != nil && strings.Contains(name, "/state/") && strings.HasSuffix(name, "2") {
+		if err := (*fault)(); err != nil {
+			return err
+		}
+	}
+	return t.Target.Put(ctx, name, r, size, sum)
+}
+
+// openWithStates opens a ledger that copies a state to an archive in a directory whenever it is asked to.
+func openWithStates(t *testing.T, dir, to string, patience time.Duration) (*retainingLedger, *faultyTarget) {
+	t.Helper()
+	target := &faultyTarget{Target: archive.Directory(to)}
+	l := openRetaining(t, dir, func(o *Options) {
+		o.Archive, o.ArchiveInterval, o.statePart = target, time.Nanosecond, 10_000
+		o.archivePatience, o.ArchiveRate = patience, -1
+	})
+	return l, target
+}
+
+// copyStateNow tries to copy a state, and returns why that failed.
+func (l *retainingLedger) copyStateNow() string {
+	l.Helper()
+	l.archiver.copying <- struct{}{}
+	l.archiver.states.due = time.Now() // also if the last try has failed
+	<-l.archiver.copying
+	l.archiveFiles(l.Context())
+	return l.Stats().Archive.Problem
+}
+
+// mustHaveState expects the newest state of the archive to be of the ledger's index, if it may lag of an earlier one.
+func (l *retainingLedger) mustHaveState(to string, lags bool) {
+	l.Helper()
+	l.archiver.copying <- struct{}{} // so that the ledger's own goroutine copies nothing
+	defer func() { <-l.archiver.copying }()
+	target := archive.Directory(to)
+	states := must.Get(archive.States(l.Context(), target, l.Head().Ledger))(l)
+	if len(states) == 0 || (states[len(states)-1].Index == l.Head().Index) == lags {
+		l.Errorf("the archive has the states %+v, and the ledger is at %d", states, l.Head().Index)
+	}
+	report := must.Get(archive.Verify(l.Context(), target, l.Head().Ledger, nil))(l)
+	if len(report.Problems)+len(report.Unlisted) > 0 {
+		l.Errorf("the archive: %+v", report)
+	}
+}
+
+// A state is copied when one is due and something was written, also where block files were dropped.
+func TestStateIsArchived(t *testing.T) {
+	t.Parallel()
+	to := t.TempDir()
+	l, _ := openWithStates(t, t.TempDir(), to, 0)
+	l.fill(3 << 20)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	l.mustHaveState(to, false)
+	before := l.Stats().Archive.StateIndex
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	states := must.Get(archive.States(t.Context(), archive.Directory(to), l.Head().Ledger))(t)
+	check.Equal(t, states[len(states)-1].Index, before, "nothing was written, and there is a state of %d, want %d")
+	l.awaitDrop()
+	l.fill(1 << 20)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	l.mustHaveState(to, false)
+	l.closeAndAudit()
+}
+
+// A target that is full in the middle of a state loses no older one, keeps no part of it, and takes block files; writes
+// go on, and the problem is told until a state was copied.
+func TestStateForAFullTarget(t *testing.T) {
+	t.Parallel()
+	to := t.TempDir()
+	l, target := openWithStates(t, t.TempDir(), to, 0)
+	l.fill(1 << 20)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	full := func() error { return syscall.ENOSPC }
+	target.fault.Store(&full)
+	l.fill(1 << 20)
+	if problem := l.copyStateNow(); !strings.Contains(problem, syscall.ENOSPC.Error()) {
+		t.Errorf("the target is full: %q", problem)
+	}
+	l.mustHaveState(to, true)
+	l.fill(1 << 20)
+	must.Do(t, l.flush())
+	l.archiveFiles(t.Context()) // which tries no state again so soon
+	s := l.Stats().Archive
+	if s.WaitingFiles > 0 || !strings.Contains(s.Problem, syscall.ENOSPC.Error()) || s.FailingSince.IsZero() {
+		t.Errorf("block files wait, or the problem is no longer told: %+v", s)
+	}
+	target.fault.Store(nil)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	l.mustHaveState(to, false)
+	l.closeAndAudit()
+}
+
+// A target that hangs in the middle of a state keeps the state's pages no longer than its patience, so that the state
+// file does not grow with each write; a backup can be made, and the ledger be closed.
+func TestStateForATargetThatHangs(t *testing.T) {
+	t.Parallel()
+	to := t.TempDir()
+	l, target := openWithStates(t, t.TempDir(), to, time.Millisecond)
+	l.fill(1 << 20)
+	begun, release := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	hang := func() error { begin(); <-release; return errors.New("it has hung") }
+	target.fault.Store(&hang)
+	l.fill(1 << 20)
+	ended := make(chan struct{})
+	go func() { // ends with release
+		defer close(ended)
+		l.await("the target to hang", func() bool {
+			l.copyStateNow()
+			select {
+			case <-begun:
+				return true
+			default:
+				return false
+			}
+		})
+	}()
+	<-begun
+	l.await("the state to be given up", func() bool { return len(l.backups) == 0 })
+	l.await("it to be told", func() bool {
+		return strings.Contains(l.Stats().Archive.Problem, errArchiveHangs.Error())
+	})
+	var b bytes.Buffer
+	must.Get(l.Backup(t.Context(), &b, BackupOptions{RateBytes: -1}))(t)
+	l.fill(1 << 20)
+	must.Do(t, l.flush())
+	target.fault.Store(nil)
+	close(release)
+	<-ended
+	l.await("a state", func() bool { return l.copyStateNow() == "" }) // a slow test may look like one that hangs
+	l.mustHaveState(to, false)
+	l.closeAndAudit()
+}
