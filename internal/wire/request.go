@@ -114,7 +114,9 @@ func (BinaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 }
 
 // Unmarshal implements connect.Codec.
-func (BinaryCodec) Unmarshal(data []byte, m any) error { return unmarshal(data, m, decoder.decodeBinary) }
+func (BinaryCodec) Unmarshal(data []byte, m any) error {
+	return unmarshal(data, m, decoder.decodeBinary)
+}
 
 // unmarshal decodes a request, or keeps it for its handler if it is large.
 func unmarshal(data []byte, m any, decode func(decoder, []byte)) error {
@@ -150,7 +152,9 @@ func (JSONCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 }
 
 // Unmarshal implements connect.Codec.
-func (JSONCodec) Unmarshal(data []byte, m any) error { return unmarshal(data, m, decoder.decodeJSON) }
+func (JSONCodec) Unmarshal(data []byte, m any) error {
+	return unmarshal(data, m, decoder.decodeJSON)
+}
 
 // decodeBinary reads a protobuf message. The error is a *machine.FieldError.
 func decodeBinary(data []byte, m proto.Message) error {

@@ -5,8 +5,8 @@
 //
 // # How to read it
 //
-// node.go has the events and the effects, members.go the membership, store.go the log as the library sees it. Package sim
-// simulates clusters of nodes.
+// node.go has the events and the effects, members.go the membership, store.go the log as the library sees it.
+// Package sim simulates clusters of nodes.
 //
 // A host calls [New], then the methods one after the other, and takes [Node.Effects] after each. It sends Send at once.
 // It writes Append in order, with one sync for any number of them, and then calls [Node.Appended]. It applies Apply in
