@@ -115,15 +115,20 @@ func (BinaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 
 // Unmarshal implements connect.Codec.
 func (BinaryCodec) Unmarshal(data []byte, m any) error {
+	return unmarshal(data, m, decoder.decodeBinary)
+}
+
+// unmarshal decodes a request, or keeps it for its handler if it is large.
+func unmarshal(data []byte, m any, decode func(decoder, []byte)) error {
 	d, ok := m.(decoder)
 	if !ok {
 		return fmt.Errorf("wire: %T is not a request", m)
 	}
 	if len(data) > LargeMessage {
-		d.later(data, d.decodeBinary)
-		return nil
+		d.later(data, func(data []byte) { decode(d, data) })
+	} else {
+		decode(d, data)
 	}
-	d.decodeBinary(data)
 	return nil
 }
 
@@ -148,16 +153,7 @@ func (JSONCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 
 // Unmarshal implements connect.Codec.
 func (JSONCodec) Unmarshal(data []byte, m any) error {
-	d, ok := m.(decoder)
-	if !ok {
-		return fmt.Errorf("wire: %T is not a request", m)
-	}
-	if len(data) > LargeMessage {
-		d.later(data, d.decodeJSON)
-		return nil
-	}
-	d.decodeJSON(data)
-	return nil
+	return unmarshal(data, m, decoder.decodeJSON)
 }
 
 // decodeBinary reads a protobuf message. The error is a *machine.FieldError.

@@ -154,19 +154,11 @@ func Open(path string, from Origin) (*Directory, error) {
 
 // OpenLedger locks a directory that holds a ledger and is only to be read.
 func OpenLedger(path string) (*Directory, error) {
-	// Before the lock, because that would leave a file in a directory that is refused.
-	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
-		return nil, err
-	}
-	d, err := lockToRead(path)
+	d, err := OpenSurvivor(path)
 	if err != nil {
 		return nil, err
 	}
-	err = d.mustBeWhole()
-	if err == nil {
-		err = d.mustNotRecover()
-	}
-	if err != nil {
+	if err := d.mustNotRecover(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

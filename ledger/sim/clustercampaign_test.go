@@ -64,8 +64,11 @@ func (c *campaign) String() string {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	count := uint64(12)
-	if raceDetector || testing.Short() {
+	switch {
+	case raceDetector:
 		count = 1 // one thread has no races
+	case testing.Short():
+		count = 4
 	}
 	c := campaign{from: variable(t, "SIM_SEED", rand.Uint64N(1<<40)), met: map[string]int{}, began: time.Now(),
 		without: withoutVariable(t)}

@@ -267,6 +267,9 @@ var clusterMustMeet = []string{
 	"clocks wrong at an election", "clocks that did not agree", "hung appliers",
 	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
 	"proposals lost", "proposals refused", "requests forwarded", "reads by followers", "results read",
+	"drills that add voters", "drills that replace voters", "drills that remove voters", "drills that replace entries",
+	"drills with a snapshot behind a change", "drills with a slow applier", "crashes behind an acknowledgement",
+	"torn writes that replace entries",
 }
 
 // keysMustMeet lists what keys must meet, in clusters and on one node.

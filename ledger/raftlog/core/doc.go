@@ -6,7 +6,7 @@
 // # How to read it
 //
 // node.go has the events and the effects, members.go the membership, store.go the log as the library sees it.
-// world_test.go and worldnode_test.go simulate a cluster.
+// Package sim simulates clusters of nodes.
 //
 // A host calls [New], then the methods one after the other, and takes [Node.Effects] after each. It sends Send at once.
 // It writes Append in order, with one sync for any number of them, and then calls [Node.Appended]. It applies Apply in
@@ -50,23 +50,12 @@
 //     change is durable before the change takes effect; otherwise the last of two voters would
 //     wait for the removed one: TestRemovedVoterIsNotNeeded. A leader does not remove itself.
 //   - A node ignores a snapshot whose members do not include it yet: Options.Snapshot gets
-//     the lowest index it may return, and TestCluster covers this case.
+//     the lowest index it may return, and TestCluster of package sim covers this case.
 //   - The library adopts the members of a snapshot when it receives it, and earlier
-//     changes may still be applied afterwards: TestCluster.
+//     changes may still be applied afterwards: TestCluster of package sim.
 //   - Panics stop the node for good: TestPanicIsFinal.
 //   - Proposals have no index, and an error has three meanings; in each of them nothing
 //     was proposed: TestProposalsKeepTheirNumbers, TestTransfer.
-//   - Election timeouts come from crypto/rand.Reader: TestSameSeedSameTrace.
+//   - Election timeouts come from crypto/rand.Reader: TestOneSeedIsOneCluster of package sim.
 //   - Log and state may not belong together: TestStartIsChecked.
-//
-// # The simulation
-//
-// TestCluster runs three or more nodes under faults. Messages are lost, duplicated, delayed and reordered; links are
-// cut in one direction; nodes are killed or lose power together with everything unsynced; syncs are slow or fail;
-// members join, leave and are replaced; snapshots are installed. While it runs, the test checks that each term has at
-// most one leader, that the leader has every committed entry, that equal positions hold equal entries, that a node
-// votes once a term, that states and members are equal at equal indexes, and that a read sees every write acknowledged
-// before it. The test fails if a fault never occurred. A failure prints the command that reproduces it. Package drill
-// has faults that chance produces too rarely. TestMutantsAreFound breaks a rule of the host, which one of the first
-// seeds must detect.
 package core

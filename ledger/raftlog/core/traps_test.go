@@ -1,11 +1,15 @@
 package core_test
 
 import (
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -44,6 +48,27 @@ type group struct {
 	hosts map[uint64]*host
 	queue []*pb.Message
 	drop  func(*pb.Message) bool
+}
+
+// The library draws its election timeouts from crypto/rand.Reader. A group gets them from a seed instead.
+type router struct {
+	mu      sync.Mutex // locked by the test whose group this is
+	current io.Reader
+	real    io.Reader
+}
+
+var random = &router{real: crand.Reader}
+
+func (r *router) Read(b []byte) (int, error) {
+	if r.current != nil { // set by the goroutine that reads, which holds mu
+		return r.current.Read(b)
+	}
+	return r.real.Read(b)
+}
+
+func TestMain(m *testing.M) {
+	crand.Reader = random
+	os.Exit(m.Run())
 }
 
 // newGroup starts voters whose log begins after entry 1. While the test runs, it is the only user of the library's
@@ -358,6 +383,50 @@ func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 	if three.Applied().Index < at.Index {
 		t.Fatalf("node 3 is at %v", three.Applied())
 	}
+}
+
+// The library adopts the members of a snapshot when it receives it. Changes before it may be applied afterwards: the
+// library must not get them again, and the members are then those of the snapshot.
+func TestChangesAreAppliedBehindASnapshot(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, three := g.elect(1), g.hosts[3]
+	three.heldBack = true
+	four, five := uint64(4), uint64(5)
+	learner := pb.ConfChangeAddLearnerNode
+	g.must(l.Change(1, &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{ // joint, and left by a second change
+		{Type: &learner, NodeId: &four}, {Type: &learner, NodeId: &five},
+	}}))
+	for range 5 {
+		g.settle()
+		g.tick(l, 1)
+	}
+	changes := slices.DeleteFunc(slices.Clone(three.applies), func(c core.Committed) bool {
+		return c.Kind != core.KindChange
+	})
+	must.Equal(t, len(changes), 2, "node 3 is to apply %v: %d changes", changes)
+	g.must(three.Done(changes[0].Index))
+	g.cutOff(3)
+	g.must(l.Change(2, change(pb.ConfChangeRemoveNode, 5)))
+	for i := range uint64(200) {
+		g.must(l.Propose(10+i, make([]byte, 1000)))
+		g.settle()
+	}
+	at := l.Applied()
+	g.must(l.log.Truncate(segment.Checkpoint{Position: at}))
+	g.must(l.Truncated(l.log.First()))
+	l.snapshot = &core.Snapshot{Position: at, Members: l.Members()}
+	g.mend()
+	three.held = true
+	for i := 0; i < 20 && three.log.Last().Index < at.Index; i++ {
+		g.tick(l, 1)
+		g.settle()
+	}
+	check.Equal(t, three.log.Last().Index, at.Index, "the log of node 3 ends at %d")
+	g.must(three.Done(changes[1].Index))
+	three.heldBack, three.held, three.applies = false, false, nil
+	g.must(l.SnapshotSent(3, true))
+	g.settle()
+	check.Equal(t, fmt.Sprint(three.Members()), fmt.Sprint(l.Members()), "members behind the snapshot %s")
 }
 
 // The commit index is not stored with each entry. At a start it is at least the applied index.
