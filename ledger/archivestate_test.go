@@ -91,6 +91,25 @@ func TestStateIsArchived(t *testing.T) {
 	l.closeAndAudit()
 }
 
+// After a restart the age of the newest state in the archive counts, so that restarts copy no more states.
+func TestStateIsDueByItsAge(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), t.TempDir()
+	l, _ := openWithStates(t, dir, to, 0)
+	l.fill(1 << 20)
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	before := l.Stats().Archive.StateIndex
+	l.closeAndAudit()
+	l = openRetaining(t, dir, func(o *Options) {
+		o.Archive, o.ArchiveInterval = archive.Directory(to), time.Hour
+	})
+	l.fill(1 << 20)
+	l.archiveAll()
+	check.Equal(t, l.Stats().Archive.StateIndex, before, "there is a state of index %d, want %d")
+	l.mustHaveState(to, true)
+	l.closeAndAudit()
+}
+
 // A target that is full in the middle of a state loses no older one, keeps no part of it, and takes block files; writes
 // go on, and the problem is told until a state was copied.
 func TestStateForAFullTarget(t *testing.T) {

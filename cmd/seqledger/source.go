@@ -22,9 +22,8 @@ type sourceFlags struct {
 
 // source reads a state.
 type source struct {
-	read     func(open func(file uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error)
-	archived archive.Target // nil for a backup
-	close    func() error
+	read  func(open func(file uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error)
+	close func() error
 }
 
 // open opens a source. what names the command in messages.
@@ -81,7 +80,7 @@ func (c *sourceFlags) archive(e *environment, what string, from sourcePath) (sou
 		e.notice("state of ledger %s up to index %d, of %s", ledger, chosen.Index,
 			chosen.Time.UTC().Format(time.RFC3339))
 	}
-	s := source{archived: target, close: func() error { return nil }}
+	s := source{close: func() error { return nil }}
 	s.read = func(open func(uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error) {
 		info, err := archive.ReadState(e.ctx, target, chosen, open, progress)
 		if err != nil && len(states) > 1 {

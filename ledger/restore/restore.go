@@ -202,17 +202,24 @@ func (o *Options) opener(open Opener) Opener {
 	}
 }
 
+// copyBytes is how many bytes a copy of a file has in memory.
+const copyBytes = 256 << 10
+
 // copyState copies the state file and the block files of a directory, and returns how
 // many bytes each of them has, and all.
 func copyState(
 	ctx context.Context, from *datadir.Directory, open Opener, progress func(done, total int64),
 ) (sizes []int64, total int64, err error) {
-	paths := []string{from.State()}
 	numbers, err := blockfile.List(blockfile.Directory{Path: from.Blocks()})
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, number := range numbers {
+	paths := []string{from.State()}
+	for i, number := range numbers {
+		if i > 0 && number != numbers[i-1]+1 {
+			return nil, 0, fmt.Errorf("%w: block file %s is missing in %s; use a backup",
+				machine.ErrCorrupt, blockfile.Name(numbers[i-1]+1), from.Path())
+		}
 		paths = append(paths, filepath.Join(from.Blocks(), blockfile.Name(number)))
 	}
 	for _, path := range paths {
@@ -223,23 +230,20 @@ func copyState(
 		sizes, total = append(sizes, stat.Size()), total+stat.Size()
 	}
 	done := int64(0)
-	for i, path := range paths {
-		number := uint64(0)
-		if i > 0 {
-			number = numbers[i-1]
-		}
-		if i > 1 && number != numbers[i-2]+1 {
-			return nil, 0, fmt.Errorf("%w: block file %s is missing in %s; use a backup",
-				machine.ErrCorrupt, blockfile.Name(numbers[i-2]+1), from.Path())
-		}
+	for i, number := range append([]uint64{0}, numbers...) {
 		w, err := open(number)
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := copyFile(ctx, w, path, func(n int) {
-			if done += int64(n); progress != nil {
+		if err := copyFile(paths[i], func(b []byte) (int, error) {
+			if ctx.Err() != nil {
+				return 0, context.Cause(ctx)
+			}
+			n, err := w.Write(b)
+			if done += int64(n); err == nil && progress != nil {
 				progress(done, total)
 			}
+			return n, err
 		}); err != nil {
 			return nil, 0, err
 		}
@@ -247,32 +251,19 @@ func copyState(
 	return sizes, total, nil
 }
 
-// copyBytes is how many bytes a copy of a file has in memory.
-const copyBytes = 256 << 10
-
-// copyFile copies a file, and calls copied after each piece.
-func copyFile(ctx context.Context, to io.Writer, path string, copied func(n int)) error {
+// copyFile copies a file in pieces.
+func copyFile(path string, to writerFunc) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	buffer := make([]byte, copyBytes)
-	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		n, readErr := f.Read(buffer)
-		// Written before the error is looked at, because a read may return its last bytes with it.
-		if _, err := to.Write(buffer[:n]); err != nil {
-			return err
-		}
-		copied(n)
-		if errors.Is(readErr, io.EOF) {
-			return nil
-		}
-		if readErr != nil {
-			return readErr
-		}
-	}
+	// Not by the file's own WriteTo, which need not use the buffer.
+	_, err = io.CopyBuffer(to, struct{ io.Reader }{f}, make([]byte, copyBytes))
+	return err
 }
+
+type writerFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -127,10 +127,7 @@ func (v *receiver) makeState(
 		if err := v.o.step("adopt the state"); err != nil {
 			return finalError{err}
 		}
-		has, err := boltstore.AdoptAt(path, v.d.Identity())
-		if err == nil && raftlog.Position(has) != info.At {
-			err = fmt.Errorf("%w: it was announced for %s and is at %s", ErrDamaged, info.At, raftlog.Position(has))
-		}
+		_, err := boltstore.AdoptAt(path, v.d.Identity())
 		return err
 	})
 	if disk != nil {
