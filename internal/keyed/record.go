@@ -170,8 +170,8 @@ func (r *Record) FreeAt() int64 {
 	return max(r.Expires, from+r.ForgetAfter)
 }
 
-// OpenUntil returns when a record without a result expires, if nobody acts on it: the end of an unknown outcome, which
-// begins with the end of the lease. It is 0 for a record that has a result, or has expired.
+// OpenUntil returns when a record without a result expires, if no command changes it: the end of an unknown outcome,
+// which begins with the end of the lease. It is 0 for a record that has a result, or has expired.
 func (r *Record) OpenUntil() int64 {
 	switch {
 	case r.State == Indeterminate:
