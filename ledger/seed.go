@@ -21,6 +21,7 @@ func (l *Ledger) Seed(
 	if l.options.Cluster == nil {
 		return cluster.ErrAlone
 	}
+	l.yieldState()
 	select {
 	case l.backups <- struct{}{}:
 	case <-l.stopping.Done():
