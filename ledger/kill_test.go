@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	ledger.SetSealBytes(100 << 10)
 	for variable, child := range map[string]func(dir string) error{
 		killChildEnv: killChild, retainChildEnv: retainChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
-		archiveChildEnv: archiveChild, dropChildEnv: dropChild,
+		archiveChildEnv: archiveChild, dropChildEnv: dropChild, memoryEnv: memoryChild,
 	} {
 		if dir := os.Getenv(variable); dir != "" {
 			if err := child(dir); err != nil {

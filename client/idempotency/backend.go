@@ -210,11 +210,7 @@ func keepUntil(r *keyed.Record) time.Time {
 	if r.State != keyed.Pending {
 		return time.Unix(0, max(r.Due(keyed.Moment{}), r.FreeAt()))
 	}
-	unknown := keyed.Record{State: keyed.Indeterminate, ForgetAfter: r.ForgetAfter}
-	unknown.Expires = r.LeaseEnd + int64(keyed.IndeterminateTTL)
-	if r.Policy == keyed.TakeOver {
-		unknown.Expires += int64(keyed.UnclaimedTTL)
-	}
+	unknown := keyed.Record{State: keyed.Indeterminate, Expires: r.OpenUntil(), ForgetAfter: r.ForgetAfter}
 	return time.Unix(0, unknown.FreeAt())
 }
 

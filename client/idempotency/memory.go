@@ -89,15 +89,30 @@ func (m *memory) versionOf(key string) string {
 	return "absent " + strconv.FormatUint(m.removals, 10)
 }
 
-// expiry returns when a value may be removed: as soon as its record has expired. The validity of reservations does not
-// matter, because no network delivers copies of calls to this process.
+// expiry returns when a value may be removed, or be replaced by what is remembered of it: as soon as its record has
+// expired. The validity of reservations does not matter, because no network delivers copies of calls to this process.
 func expiry(value []byte, otherwise time.Time) time.Time {
 	record, err := keyed.Decode(value)
 	if err != nil {
 		return otherwise
 	}
 	record.ValidUntil, record.Past = 0, nil
+	if record.State != keyed.Pending {
+		return time.Unix(0, record.Due(keyed.Moment{}))
+	}
 	return keepUntil(record)
+}
+
+// remembered returns what stays of a value whose record has expired; nil for nothing.
+func remembered(value []byte, now time.Time) []byte {
+	record, err := keyed.Decode(value)
+	if err != nil || record.State == keyed.Pending {
+		return nil
+	}
+	if record = record.At(keyed.Moment{Now: now.UnixNano()}); record == nil {
+		return nil
+	}
+	return record.Append(nil)
 }
 
 var errMemoryFull = errors.New("the store in memory is full")
@@ -138,12 +153,18 @@ func (m *memory) cleanUp() {
 	}
 	m.cleaned = now
 	for key, v := range m.values {
-		if !v.keepUntil.IsZero() && v.keepUntil.Before(now) {
-			m.bytes -= len(v.bytes)
-			delete(m.values, key)
-			close(v.changed)
-			m.removals++
+		if v.keepUntil.IsZero() || !v.keepUntil.Before(now) {
+			continue
 		}
+		m.bytes -= len(v.bytes)
+		if rest := remembered(v.bytes, now); rest != nil {
+			v.bytes, v.keepUntil = rest, expiry(rest, time.Time{})
+			m.bytes += len(rest)
+			continue
+		}
+		delete(m.values, key)
+		close(v.changed)
+		m.removals++
 	}
 }
 

@@ -316,6 +316,23 @@ func TestExpiredRecordsDoNotCount(t *testing.T) {
 	})
 }
 
+// Of a result that has expired a store in memory holds nothing, so that keys that it remembers do not fill it.
+func TestExpiredResultsTakeNoMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := idempotency.MemoryOf(100, 3<<20)
+		large := func(context.Context, *idempotency.Owner) ([]byte, error) { return make([]byte, 1<<20), nil }
+		o := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second, ForgetAfter: idempotency.Never}}
+		for i := range 5 {
+			_, err := o.Do(t.Context(), s, idempotency.RecordKey{Key: fmt.Sprint(i)}, large)
+			must.Do(t, err, "%v", i)
+			pass(20 * time.Second) // the TTL, and the interval of the cleanup
+		}
+		_, err := o.Do(t.Context(), s, idempotency.RecordKey{Key: "0"}, large)
+		check.Equal(t, idempotency.CodeOf(err), idempotency.CodeExpired, "%v: %v", err)
+	})
+}
+
 // A swap that was decided for an absent key is decided again when a value was removed: it may have been the key's.
 func TestSwapAfterARemoval(t *testing.T) {
 	t.Parallel()

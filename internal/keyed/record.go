@@ -170,6 +170,20 @@ func (r *Record) FreeAt() int64 {
 	return max(r.Expires, from+r.ForgetAfter)
 }
 
+// OpenUntil returns when a record without a result expires, if no command changes it: the end of an unknown outcome,
+// which begins with the end of the lease. It is 0 for a record that has a result, or has expired.
+func (r *Record) OpenUntil() int64 {
+	switch {
+	case r.State == Indeterminate:
+		return r.Expires
+	case r.State != Pending:
+		return 0
+	case r.Policy == TakeOver:
+		return r.LeaseEnd + int64(UnclaimedTTL+IndeterminateTTL)
+	}
+	return r.LeaseEnd + int64(IndeterminateTTL)
+}
+
 // Due returns the time at which an eviction pass must process the record; see [Expire]. A later
 // command or outage may change it.
 func (r *Record) Due(at Moment) int64 {

@@ -32,7 +32,7 @@ const (
 	// record. Until the commit they are in memory about twice, as records and as pages.
 	defaultStepBytes = 64 << 20
 	// defaultJournalFrom bounds it as well, because no transaction changes more pages than there are.
-	defaultJournalFrom = 256 << 20
+	defaultJournalFrom = 128 << 20
 	// defaultJournalRun is the least number of bytes of changes in each record of the journal except the last.
 	defaultJournalRun = 64 << 10
 )

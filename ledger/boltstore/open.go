@@ -73,7 +73,7 @@ type Options struct {
 	// SealBytes is the length at which the block files of a new state are sealed, in
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
-	// StepBytes is how many bytes of pages a transaction of a Flush changes in a file of more than 256 MiB; default
+	// StepBytes is how many bytes of pages a transaction of a Flush changes in a file of more than 128 MiB; default
 	// 64 MiB. Only tests give another, which is for smaller files, too; their journal has short records.
 	StepBytes int64
 	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to

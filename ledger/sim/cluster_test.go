@@ -11,7 +11,6 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
-	"github.com/seqledger/seqledger/internal/testkit/drill"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/engine"
@@ -33,7 +32,7 @@ type cluster struct {
 	own     *world        // draws wrong clocks and hangs, so that everything else is drawn as without them
 	nodes   []*member
 	cut     map[[2]uint64]bool
-	drill   *drill.Drill
+	drill   *drill
 	wallOff map[uint64]int64
 
 	numbers   uint64
@@ -261,7 +260,7 @@ func (c *cluster) sent(n *member, m *pb.Message) {
 			c.met("crashes behind a vote")
 			n.safely(w.upTo(300*microsecond), n.crash)
 		}
-	case c.drill.Sent(m):
+	case c.drill.sent(m):
 		n.safely(w.upTo(300*microsecond), func() { n.crashFor(w.upTo(5 * millisecond)) })
 	case m.GetType() == pb.MsgApp && len(m.GetEntries()) > 0 && c.mutant == "acknowledge before a majority":
 		forged := &pb.Message{
@@ -435,7 +434,7 @@ func (c *cluster) any() *member { return c.nodes[c.w.rng.IntN(len(c.nodes))] }
 
 // partition cuts some links and restores those that were cut before.
 func (c *cluster) partition() {
-	if c.drill.On() {
+	if c.drill.on {
 		return
 	}
 	clear(c.cut)
@@ -461,7 +460,7 @@ func (c *cluster) partition() {
 // change proposes a membership change, and starts the node that joins.
 func (c *cluster) change() {
 	n := c.leader()
-	if n == nil || n.alone || c.drill.On() {
+	if n == nil || n.alone || c.drill.on {
 		return
 	}
 	m := n.core.Members()
@@ -522,7 +521,7 @@ const silence = 10 * (tick + tick/10)
 // asks it before it learns that the first one leads. If the voter forgot its vote or the term, it would vote for both.
 func (c *cluster) duel() {
 	leader := c.leader()
-	if leader == nil || c.drill.On() {
+	if leader == nil || c.drill.on {
 		return
 	}
 	var rivals []*member

@@ -122,7 +122,7 @@ func (c *cluster) brokenMember(m core.Members) *member {
 // has a rotten file that was not found yet: the others must be able to go on.
 func (c *cluster) rotState() {
 	leader, n := c.leader(), c.any()
-	if leader == nil || c.drill.On() || n.broken || len(leader.core.Members().Voters) < 4 ||
+	if leader == nil || c.drill.on || n.broken || len(leader.core.Members().Voters) < 4 ||
 		c.brokenMember(leader.core.Members()) != nil ||
 		slices.ContainsFunc(c.nodes, func(n *member) bool { return n.state.rot != nil && !n.broken }) {
 		return

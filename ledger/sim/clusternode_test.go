@@ -222,7 +222,7 @@ func (n *member) effects() {
 		n.send(m)
 	}
 	n.applies = append(n.applies, out.Apply...)
-	if n.c.drill.Effects(n.id, &out) {
+	if n.c.drill.effects(n.id, &out) {
 		n.safely(0, n.crash)
 	}
 	for _, number := range out.Lost {
@@ -333,7 +333,7 @@ func (n *member) writeOne(a core.Append) bool {
 	if !n.w.calm && n.w.chance(3000) {
 		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
 	}
-	if n.c.drill.Writes(n.id, &a, n.log.Last().Index) {
+	if n.c.drill.writes(n.id, &a, n.log.Last().Index) {
 		n.disk.TearAt(1, n.w.rng.IntN(200), errors.New("power failure"))
 	}
 	if a.Snapshot != nil && !n.install(a.Snapshot) {

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/seqledger/seqledger/internal/testkit/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -121,7 +120,7 @@ func (e *clusterEpisode) run() (res result) {
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
 	}
-	w.cluster.drill = drill.New(drillWorld{w.cluster})
+	w.cluster.drill = &drill{c: w.cluster}
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -177,7 +176,7 @@ func (c *cluster) build() {
 	}
 	c.again(c.plan.drill, func() {
 		if c.broken() == 0 && len(c.nodes) > 2 { // a drill needs every node that it has chosen
-			c.drill.Run()
+			c.drill.run()
 		}
 	})
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })

@@ -63,8 +63,7 @@
 //     state of every member after a power loss of all nodes. One cluster of five begins
 //     as a node that decides alone in some of its lives, without the library.
 //   - clustercampaign_test.go runs seed after seed and summarizes the events.
-//   - clusterdrill_test.go adapts a cluster to package drill, which has faults that
-//     chance produces too rarely.
+//   - clusterdrill_test.go has faults that chance produces too rarely.
 //   - clusterdisk_test.go has disks that are full, return damaged reads, or have rotted while
 //     the node was down: the node stops, or does not start until its disk is mended. State
 //     files are full, too, and rot in a page, while the node runs or not: the first read or

@@ -1,13 +1,16 @@
 package postgres_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -41,5 +44,31 @@ func TestQuotaMistakes(t *testing.T) {
 			!strings.Contains(strings.ToLower(strings.ReplaceAll(err.Error(), "_", "")), "maxopen") {
 			t.Errorf("%q: %v", wrong, err)
 		}
+	}
+}
+
+// A key that is remembered for longer than its outcome is open counts for no longer than that.
+func TestQuotaOfRemembered(t *testing.T) {
+	t.Parallel()
+	url := servertest.Database(t)
+	s := open(t, url+"&max_open=1", postgres.Options{})
+	reserve := func(key string) (*idempotency.Reservation, error) {
+		return s.Reserve(t.Context(), &idempotency.ReserveRequest{
+			Key: storetest.BobsKey(key), AttemptID: idempotency.NewAttemptID(), ForgetAfter: idempotency.Never,
+		})
+	}
+	must.Get(reserve("one"))(t)
+	if r, err := reserve("two"); !errors.Is(err, idempotency.ErrOpenKeys) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	// As if its owner had vanished two months ago.
+	conn := connect(t, url)
+	var stored []byte
+	must.Do(t, conn.QueryRow(t.Context(), "SELECT record FROM idempotency_records").Scan(&stored))
+	record := must.Get(keyed.Decode(stored))(t)
+	record.LeaseEnd -= int64(60 * 24 * time.Hour)
+	_ = must.Get(conn.Exec(t.Context(), "UPDATE idempotency_records SET record = $1", record.Append(nil)))(t)
+	if r, err := reserve("two"); err != nil || r.Outcome != idempotency.Acquired {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS idempotency_records (
   record       bytea NOT NULL,       -- the record, as internal/keyed encodes it
   keep_until   timestamptz NOT NULL, -- it may be deleted afterwards, and never before
   waited_until timestamptz,          -- until then a caller waits for a notification of a change
-  -- 1 released, 2 pending, 3 committed, 4 rejected, 5 outcome unknown; for people. A pending record
+  -- 1 released, 2 pending, 3 committed, 4 rejected, 5 outcome unknown, 7 expired; for people. A pending record
   -- whose lease has ended turns into an unknown outcome when a call reads it.
   state        smallint NOT NULL GENERATED ALWAYS AS (get_byte(record, 1)) STORED
 ) WITH (fillfactor = 70);

@@ -115,8 +115,8 @@ func (b *backend) CompareAndSwap(
 	}
 	keys := []string{b.records + key.Name, b.counter, b.openOf(d)}
 	keep := keepUntil.UnixMilli() + 1 // rounded up, so never too early
-	arguments := []any{version, record, keep, b.channel, key.Name, text, openState(record), b.maxOpen,
-		deadline.UnixMicro()}
+	state, until := openState(record)
+	arguments := []any{version, record, keep, b.channel, key.Name, text, state, b.maxOpen, deadline.UnixMicro(), until}
 	if b.minReplicas == 0 {
 		var n int
 		err := b.do(ctx, false, func() (err error) {

@@ -4,16 +4,17 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"time"
 
-	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // overQuota is the answer of swap.lua for a key beyond the quota.
 const overQuota = -1
 
 // openOf returns the name of the sorted set of a principal's open keys. Its members are the names of records, and their
-// scores the times, in ms, at which the records expire.
+// scores the times, in ms, until which they are open.
 func (b *backend) openOf(d *describe.Description) string {
 	h := sha256.New()
 	for _, part := range []string{d.Organization, d.Vault, d.Principal} {
@@ -23,16 +24,17 @@ func (b *backend) openOf(d *describe.Description) string {
 	return b.open + hex.EncodeToString(h.Sum(nil))
 }
 
-// openState tells swap.lua whether a record counts.
-func openState(record []byte) string {
-	const stateAt = 1 // as internal/keyed encodes it
-	if len(record) > stateAt {
-		switch idempotency.State(record[stateAt]) {
-		case idempotency.Pending:
-			return "pending"
-		case idempotency.Indeterminate:
-			return "unknown"
-		}
+// openState tells swap.lua whether a record counts, and until when, in ms: one that is remembered stays for longer.
+func openState(record []byte) (state string, until int64) {
+	r, err := keyed.Decode(record)
+	if err != nil { // the counter of tokens
+		return "", 0
 	}
-	return ""
+	switch until = r.OpenUntil()/int64(time.Millisecond) + 1; r.State {
+	case keyed.Pending:
+		state = "pending"
+	case keyed.Indeterminate:
+		state = "unknown"
+	}
+	return state, until
 }

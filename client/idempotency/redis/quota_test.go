@@ -109,3 +109,22 @@ func TestQuotaExpires(t *testing.T) {
 		t.Errorf("%d keys are counted, of 1", n)
 	}
 }
+
+// A key that is remembered for longer than its outcome is open counts for no longer than that.
+func TestQuotaOfRemembered(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{MaxOpen: 1})
+	r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{
+		Key: key("a"), AttemptID: idempotency.NewAttemptID(), ForgetAfter: idempotency.Never,
+	})
+	if err != nil || r.Outcome != idempotency.Acquired {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	client := connect(t, server)
+	sets := must.Get(client.Keys(t.Context(), "{idempotency}:open:*").Result())(t)
+	members := must.Get(client.ZRangeWithScores(t.Context(), sets[0], 0, -1).Result())(t)
+	if until := time.UnixMilli(int64(members[0].Score)); until.After(time.Now().Add(31 * 24 * time.Hour)) {
+		t.Errorf("a key whose outcome is unknown for 30 days counts until %v", until)
+	}
+}

@@ -1,7 +1,8 @@
 -- Stores a record if its version is the given one. Returns 1 then, 0 if its version is another one or the swap comes
 -- after its deadline, and -1 if the record would be one open key too many of its principal.
 -- KEYS: record, counter, open keys of the principal. ARGV: version, record, time in ms until which to keep it, channel,
--- name, description, 'pending', 'unknown' or '' for a record that is not open, most open keys or 0, deadline in us.
+-- name, description, 'pending', 'unknown' or '' for a record that is not open, most open keys or 0, deadline in us,
+-- time in ms until which the key is open.
 local current = redis.call('HGET', KEYS[1], 'version') or ''
 if current ~= ARGV[1] then
   return 0
@@ -11,7 +12,7 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if now > tonumber(ARGV[9]) then
   return 0
 end
--- An open key is a member until its record expires, so that a record that Redis deletes by itself does not count.
+-- An open key is a member until its outcome is given up, so that a record that nobody settles does not count for ever.
 if ARGV[7] ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('(%.0f', math.floor(now / 1000)))
 end
@@ -27,7 +28,7 @@ redis.call('PEXPIREAT', KEYS[1], ARGV[3])
 if ARGV[7] == '' then
   redis.call('ZREM', KEYS[3], ARGV[5])
 else
-  redis.call('ZADD', KEYS[3], ARGV[3], ARGV[5])
+  redis.call('ZADD', KEYS[3], ARGV[10], ARGV[5])
   redis.call('PEXPIREAT', KEYS[3], redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2])
 end
 if current ~= '' then -- no caller waits for a key that is free

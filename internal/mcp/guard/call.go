@@ -449,8 +449,8 @@ func (c *call) refusal(record *idempotency.RecordKey, err error) jsontext.Value 
 		text = "An earlier call has run the tool, and its result is no longer kept. It was not run again. Look up " +
 			"what it has done, if you need to know."
 	case idempotency.CodeExpired:
-		text = "An earlier call with this key has run the tool, too long ago for its result. It was not run again. " +
-			"Look up what it has done, if you need to know."
+		text = "An earlier call with this key was made too long ago for its result, and may have run the tool. It " +
+			"was not run again. Find out what became of it before you do anything in its place."
 	case idempotency.CodeQuota:
 		text = fmt.Sprintf("Too many keys are in use. Nothing was done. Repeat the same call in %d seconds.", wait)
 	case idempotency.CodeStoreUnavailable:

@@ -42,7 +42,7 @@ type Tool struct {
 	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one.
 	// KeyWindow is that for calls with a key.
 	Window, KeyWindow time.Duration
-	// ForgetAfter is how long the key of a call stays taken; see [idempotency.Settings.ForgetAfter].
+	// ForgetAfter is how long the key of a call that has one stays taken; see [idempotency.Settings.ForgetAfter].
 	ForgetAfter time.Duration
 	// KeyRequired refuses calls without a key.
 	KeyRequired bool
