@@ -51,16 +51,16 @@ type BackupOptions struct {
 // Until it ends, every flush makes the state file grow, because no page that the
 // backup needs is reused.
 func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info backupfile.Info, err error) {
-	if err := l.takeBackup(ctx); err != nil {
+	if err := l.takeBackup(ctx, false); err != nil {
 		return info, err
 	}
 	defer func() { <-l.backups }()
 	return l.backup(ctx, w, o)
 }
 
-// takeBackup takes the place for a backup. It waits for that of a state for the archive alone.
-func (l *Ledger) takeBackup(ctx context.Context) error {
-	if !l.yieldState() {
+// takeBackup takes the place for a backup. It waits for that of a state for the archive, and if so told for others.
+func (l *Ledger) takeBackup(ctx context.Context, waits bool) error {
+	if !l.yieldState() && !waits {
 		select {
 		case l.backups <- struct{}{}:
 			return nil
