@@ -48,7 +48,8 @@
 //     TestImpossibleChangeIsPassedOver. Ids are used once: TestChangeOfMembers.
 //   - A leader that was removed steps down: TestRemovedLeaderStepsDown. The commit of a
 //     change is durable before the change takes effect; otherwise the last of two voters would
-//     wait for the removed one: TestRemovedVoterIsNotNeeded, TestChangeWaitsForItsCommit. A leader does not remove itself.
+//     wait for the removed one: TestRemovedVoterIsNotNeeded, TestChangeWaitsForItsCommit. A
+//     leader does not remove itself.
 //   - A node ignores a snapshot whose members do not include it yet: Options.Snapshot gets
 //     the lowest index it may return: TestSnapshotHasTheLastChange, TestCluster of package sim.
 //   - The library adopts the members of a snapshot when it receives it, and earlier
