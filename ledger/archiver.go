@@ -24,6 +24,7 @@ type archiver struct {
 	answers atomic.Uint64    // how often the archive has answered, or taken a part of a file
 	opened  *archive.Archive // nil until it could be opened
 	states  stateShipper
+	yield   atomic.Pointer[context.CancelCauseFunc] // of a state that is being copied; nil for none
 
 	mu    sync.Mutex
 	stats stats.Archive

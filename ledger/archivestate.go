@@ -39,27 +39,33 @@ func (l *Ledger) copyState(ctx context.Context, a *archive.Archive) error {
 	if time.Now().Before(s.due) {
 		return s.failed
 	}
-	select {
-	case l.backups <- struct{}{}:
-	default: // a backup is being made: the next pass
-		return s.failed
-	}
 	wait, err := l.tryState(ctx, a)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if s.failed = err; err != nil {
+	switch {
+	case err == nil:
+		s.failed = nil
+	case !errors.Is(err, errYields):
 		s.failed = fmt.Errorf("copy a state: %w", err)
 	}
 	s.due = time.Now().Add(wait)
 	return s.failed
 }
 
+var errYields = errors.New("a backup, or another node that needs a state, comes first")
+
+// yieldState makes a state that is being copied to the archive give its place up, and reports whether there is one.
+func (l *Ledger) yieldState() bool {
+	give := l.archiver.yield.Load()
+	if give != nil {
+		(*give)(errYields)
+	}
+	return give != nil
+}
+
 // tryState copies a state if the newest one in the archive is old enough, and returns how long the next one has time.
-// The caller has the place for a backup, which tryState gives back.
 func (l *Ledger) tryState(ctx context.Context, a *archive.Archive) (wait time.Duration, err error) {
-	release := sync.OnceFunc(func() { <-l.backups })
-	defer release()
 	s, every, id := &l.archiver.states, l.options.ArchiveInterval, a.Mark().Ledger
 	found, err := archive.States(ctx, l.options.Archive, id)
 	l.archiver.answers.Add(1)
@@ -77,6 +83,11 @@ func (l *Ledger) tryState(ctx context.Context, a *archive.Archive) (wait time.Du
 			return every, nil // nothing was written since
 		}
 	}
+	select { // not before the target has answered
+	case l.backups <- struct{}{}:
+	default: // a backup is being made: the next pass
+		return 0, errYields
+	}
 	target := &patientTarget{
 		Target: l.options.Archive, answers: &l.archiver.answers, patience: l.options.archiveSilence(),
 	}
@@ -86,22 +97,26 @@ func (l *Ledger) tryState(ctx context.Context, a *archive.Archive) (wait time.Du
 		l.archiver.answers.Add(1) // the pace may be slow
 		return w.Write(b)
 	})
-	_, err = l.backup(ctx, out, BackupOptions{
+	reading, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	l.archiver.yield.Store(&give)
+	_, err = l.backup(reading, out, BackupOptions{
 		RateBytes: l.options.ArchiveRate, sealedApart: true, mayLag: true,
 		Begin: func(info backupfile.Info) (err error) {
 			in = info
-			w, err = archive.NewState(ctx, target, &info, int(l.options.statePart), rand.Reader)
+			w, err = archive.NewState(reading, target, &info, int(l.options.statePart), rand.Reader)
 			return err
 		},
 	})
-	release()
+	l.archiver.yield.Store(nil)
+	<-l.backups
 	if err == nil {
 		err = l.finishState(ctx, a, w, &in)
 	}
 	target.calls.Wait() // the archive is still in use where a call hangs
 	if err != nil {
 		if w != nil && ctx.Err() == nil {
-			err = errors.Join(err, w.Abort()) // a full target needs its bytes
+			err = errors.Join(err, w.Abort(ctx)) // a full target needs its bytes
 		}
 		return stateRetry, err
 	}

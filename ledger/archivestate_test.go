@@ -18,11 +18,21 @@ import (
 	"github.com/seqledger/seqledger/ledger/archive"
 )
 
-// faultyTarget has a fault in each Put of a part.
+// faultyTarget has a fault in each Put of a second part, or in each List of states.
 type faultyTarget struct {
 	archive.Target
 
-	fault atomic.Pointer[func() error]
+	fault, lists atomic.Pointer[func() error] // of a Put, and of a List
+}
+
+// List implements archive.Target.
+func (t *faultyTarget) List(ctx context.Context, folder string) ([]archive.Object, error) {
+	if fault := t.lists.Load(); fault != nil && strings.HasSuffix(folder, "/state/") {
+		if err := (*fault)(); err != nil {
+			return nil, err
+		}
+	}
+	return t.Target.List(ctx, folder)
 }
 
 // Put implements archive.Target.
@@ -89,6 +99,38 @@ func TestStateIsArchived(t *testing.T) {
 	check.Equal(t, l.copyStateNow(), "", "problem: %q")
 	l.mustHaveState(to, false)
 	l.closeAndAudit()
+}
+
+// A backup that is made while a state is copied comes first, wherever the target hangs. The state is copied later, and
+// nothing is told of it.
+func TestStateYieldsToABackup(t *testing.T) {
+	t.Parallel()
+	for _, lists := range []bool{false, true} {
+		to := t.TempDir()
+		l, target := openWithStates(t, t.TempDir(), to, 0)
+		l.fill(1 << 20)
+		check.Equal(t, l.copyStateNow(), "", "problem: %q")
+		begun, release := make(chan struct{}), make(chan struct{})
+		begin := sync.OnceFunc(func() { close(begun) })
+		hang := func() error { begin(); <-release; return nil }
+		fault := &target.fault
+		if lists {
+			fault = &target.lists
+		}
+		fault.Store(&hang)
+		l.fill(1 << 20)
+		ended := make(chan string, 1)
+		go func() { ended <- l.copyStateNow() }() // ends with release
+		<-begun
+		var b bytes.Buffer
+		must.Get(l.Backup(t.Context(), &b, BackupOptions{RateBytes: -1}))(t)
+		fault.Store(nil)
+		close(release)
+		check.Equal(t, <-ended, "", "problem: %q")
+		check.Equal(t, l.copyStateNow(), "", "problem: %q")
+		l.mustHaveState(to, false)
+		l.closeAndAudit()
+	}
 }
 
 // After a restart the age of the newest state in the archive counts, so that restarts copy no more states.

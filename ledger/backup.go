@@ -22,8 +22,8 @@ const backupRate = 32 << 20
 // hold up writes. The error's text says what to do.
 var ErrBackupRefused = errors.New("no backup can be made now")
 
-var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node "+
-	"or the archive, is being made: wait until it has ended", ErrBackupRefused)
+var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node, is "+
+	"being made: wait until it has ended", ErrBackupRefused)
 
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
@@ -51,15 +51,33 @@ type BackupOptions struct {
 // Until it ends, every flush makes the state file grow, because no page that the
 // backup needs is reused.
 func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info backupfile.Info, err error) {
-	select {
-	case l.backups <- struct{}{}:
-	case <-l.stopping.Done():
-		return info, ErrClosed
-	default:
-		return info, errBackupRunning
+	if err := l.takeBackup(ctx, false); err != nil {
+		return info, err
 	}
 	defer func() { <-l.backups }()
 	return l.backup(ctx, w, o)
+}
+
+// takeBackup takes the place for a backup. It waits for that of a state for the archive, and if so told for others.
+func (l *Ledger) takeBackup(ctx context.Context, waits bool) error {
+	if !l.yieldState() && !waits {
+		select {
+		case l.backups <- struct{}{}:
+			return nil
+		case <-l.stopping.Done():
+			return ErrClosed
+		default:
+			return errBackupRunning
+		}
+	}
+	select {
+	case l.backups <- struct{}{}:
+		return nil
+	case <-l.stopping.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // backup makes a backup. The caller has the place for it.

@@ -21,12 +21,8 @@ func (l *Ledger) Seed(
 	if l.options.Cluster == nil {
 		return cluster.ErrAlone
 	}
-	select {
-	case l.backups <- struct{}{}:
-	case <-l.stopping.Done():
-		return ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := l.takeBackup(ctx, true); err != nil {
+		return err
 	}
 	defer func() { <-l.backups }()
 	defer l.seeding.hold()()

@@ -209,11 +209,11 @@ func (w *StateWriter) Finish() error {
 
 // Abort removes what was put, as far as it can. It leaves the parts if Finish was called, because a call that failed
 // may have put the list, or may yet put it.
-func (w *StateWriter) Abort() error {
+func (w *StateWriter) Abort(ctx context.Context) error {
 	if w.listed {
 		return nil
 	}
-	return removeParts(w.ctx, w.target, &w.State)
+	return removeParts(ctx, w.target, &w.State)
 }
 
 func removeParts(ctx context.Context, t Target, s *State) error {

@@ -59,7 +59,7 @@ func (l *ledgerFiles) putState(t archive.Target, index uint64) (err error) {
 		err = w.Finish()
 	}
 	if err != nil {
-		_ = w.Abort() // the target may fail yet
+		_ = w.Abort(context.Background()) // the target may fail yet
 	}
 	return err
 }

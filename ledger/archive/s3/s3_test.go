@@ -123,7 +123,7 @@ func TestStatesInABucket(t *testing.T) {
 		out := must.Get(backupfile.NewWriter(w, &info, func(int) error { return nil }))(t)
 		must.Get(out.Write(content))(t)
 		must.Get(out.Finish())(t)
-		must.Do(t, errors.Join(w.Flush(), w.Finish(), w.Abort())) // which does nothing by then
+		must.Do(t, errors.Join(w.Flush(), w.Finish(), w.Abort(ctx))) // which does nothing by then
 		must.Do(t, archive.RemoveStates(ctx, target, ledger, 1))
 		states := must.Get(archive.States(ctx, target, ledger))(t)
 		check.Equal(t, len(states), int(min(index, 2)), "%d states are left")
