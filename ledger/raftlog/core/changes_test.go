@@ -32,12 +32,7 @@ func newForgetful(t *testing.T) *forgetful {
 	return f
 }
 
-func (f *forgetful) beat(times int) {
-	for range times {
-		f.tick(f.leader, 1)
-		f.settle()
-	}
-}
+func (f *forgetful) beat(times int) { f.group.beat(f.leader, times) }
 
 func (f *forgetful) propose(number uint64, kind pb.ConfChangeType, id uint64) {
 	f.must(f.leader.Change(number, change(kind, id)))

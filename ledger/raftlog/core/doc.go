@@ -48,9 +48,9 @@
 //     TestImpossibleChangeIsPassedOver. Ids are used once: TestChangeOfMembers.
 //   - A leader that was removed steps down: TestRemovedLeaderStepsDown. The commit of a
 //     change is durable before the change takes effect; otherwise the last of two voters would
-//     wait for the removed one: TestRemovedVoterIsNotNeeded. A leader does not remove itself.
+//     wait for the removed one: TestRemovedVoterIsNotNeeded, TestChangeWaitsForItsCommit. A leader does not remove itself.
 //   - A node ignores a snapshot whose members do not include it yet: Options.Snapshot gets
-//     the lowest index it may return, and TestCluster of package sim covers this case.
+//     the lowest index it may return: TestSnapshotHasTheLastChange, TestCluster of package sim.
 //   - The library adopts the members of a snapshot when it receives it, and earlier
 //     changes may still be applied afterwards: TestCluster of package sim.
 //   - Panics stop the node for good: TestPanicIsFinal.

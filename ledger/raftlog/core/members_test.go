@@ -223,3 +223,22 @@ func TestMembersAfter(t *testing.T) {
 	check.Equal(t, before.After(&segment.Entry{Kind: KindChange, Data: sound}).Highest, 6,
 		"a sound change has made %+v")
 }
+
+// TestReplacedChangesAreForgotten: a change that was replaced in the log hides no earlier one that took its place.
+func TestReplacedChangesAreForgotten(t *testing.T) {
+	t.Parallel()
+	var c changes
+	c.append([]segment.Entry{{Index: 10, Kind: KindChange}})
+	c.append([]segment.Entry{{Index: 8, Kind: KindCommand}, {Index: 9, Kind: KindChange}})
+	if !c.between(8, 9) || c.between(9, 10) {
+		t.Errorf("changes at %d, want one at 9", c.indexes)
+	}
+}
+
+// TestAnotherTermIsAnotherProposal: a proposal is not answered with the entry of another leader at its index.
+func TestAnotherTermIsAnotherProposal(t *testing.T) {
+	t.Parallel()
+	n := &Node{proposals: []proposal{{segment.Position{Index: 5, Term: 2}, 7}}}
+	check.Equal(t, n.takeProposal(segment.Position{Index: 5, Term: 3}), 0, "the entry is proposal %d")
+	check.EqualSlices(t, n.out.Lost, []uint64{7}, "lost %d")
+}

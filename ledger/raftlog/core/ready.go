@@ -47,7 +47,7 @@ func (n *Node) changeRole(s *raft.SoftState) {
 	}
 	role := n.role
 	n.out.Role = &role
-	if before.Leads && (!role.Leads || role.Term != before.Term) {
+	if before.Leads {
 		n.loseProposals()
 	}
 	n.repeatReads()
@@ -125,7 +125,6 @@ func (c *changes) append(entries []segment.Entry) {
 	for len(c.indexes) > 0 && c.indexes[len(c.indexes)-1] >= first {
 		c.indexes = c.indexes[:len(c.indexes)-1]
 	}
-	c.unknown = min(c.unknown, first-1)
 	for _, e := range entries {
 		if e.Kind == KindChange {
 			c.indexes = append(c.indexes, e.Index)

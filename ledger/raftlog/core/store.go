@@ -81,7 +81,7 @@ func (s *store) LastIndex() (uint64, error) { return s.last, nil }
 
 // Term implements raft.Storage.
 func (s *store) Term(index uint64) (uint64, error) {
-	if k := len(s.recent); k > 0 && index >= s.recent[0].GetIndex() && index <= s.last {
+	if len(s.recent) > 0 && index >= s.recent[0].GetIndex() {
 		return s.recent[index-s.recent[0].GetIndex()].GetTerm(), nil
 	}
 	term, err := s.log.Term(index)
@@ -91,8 +91,6 @@ func (s *store) Term(index uint64) (uint64, error) {
 // Entries implements raft.Storage.
 func (s *store) Entries(lo, hi, maxBytes uint64) ([]*pb.Entry, error) {
 	switch {
-	case lo < s.first:
-		return nil, raft.ErrCompacted
 	case hi > s.last+1:
 		return nil, raft.ErrUnavailable
 	case len(s.recent) > 0 && lo >= s.recent[0].GetIndex():

@@ -228,6 +228,28 @@ func (g *group) cutOff(id uint64) {
 
 func (g *group) mend() { g.drop = func(*pb.Message) bool { return false } }
 
+// outgrow has a leader drop the entries that a node which is cut off needs, and returns the position of the last.
+func (g *group) outgrow(l *host) segment.Position {
+	g.t.Helper()
+	for i := range uint64(200) {
+		g.must(l.Propose(10+i, make([]byte, 1000)))
+		g.settle()
+	}
+	at := l.Applied()
+	g.must(l.log.Truncate(segment.Checkpoint{Position: at}))
+	g.must(l.Truncated(l.log.First()))
+	return at
+}
+
+// beat has a leader send heartbeats, and settles after each.
+func (g *group) beat(l *host, times int) {
+	g.t.Helper()
+	for range times {
+		g.tick(l, 1)
+		g.settle()
+	}
+}
+
 func change(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 	return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
 }
@@ -326,13 +348,7 @@ func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
 	g.cutOff(3)
-	for i := range uint64(200) {
-		g.must(l.Propose(i+1, make([]byte, 1000)))
-		g.settle()
-	}
-	at := l.Applied()
-	g.must(l.log.Truncate(segment.Checkpoint{Position: at}))
-	g.must(l.Truncated(l.log.First()))
+	at := g.outgrow(l)
 	l.snapshot = &core.Snapshot{Position: at, Members: l.Members(), Data: []byte("state")}
 	three := g.hosts[3]
 	three.held, three.sent, three.appends = true, nil, nil
@@ -344,18 +360,12 @@ func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 		}
 		return false
 	}
-	for range 20 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 20)
 	if lost != 1 || len(three.appends) != 0 {
 		t.Fatalf("%d snapshots lost, %d appends: nothing was to follow before a report", lost, len(three.appends))
 	}
 	g.must(l.SnapshotSent(3, false))
-	for range 3 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 3)
 	k := slices.IndexFunc(three.appends, func(a core.Append) bool { return a.Snapshot != nil })
 	if k < 0 {
 		t.Fatalf("no snapshot: %+v", three.appends)
@@ -400,20 +410,22 @@ func TestChangesAreAppliedBehindASnapshot(t *testing.T) {
 		g.settle()
 		g.tick(l, 1)
 	}
+	moved := func(number uint64, peer string) {
+		c := change(pb.ConfChangeUpdateNode, 4)
+		(&core.Address{ID: 4, Peer: peer}).AppendTo(c)
+		g.must(l.Change(number, c))
+		g.settle()
+	}
+	moved(2, "old:1")
 	changes := slices.DeleteFunc(slices.Clone(three.applies), func(c core.Committed) bool {
 		return c.Kind != core.KindChange
 	})
-	must.Equal(t, len(changes), 2, "node 3 is to apply %v: %d changes", changes)
+	must.Equal(t, len(changes), 3, "node 3 is to apply %v: %d changes", changes)
 	g.must(three.Done(changes[0].Index))
 	g.cutOff(3)
-	g.must(l.Change(2, change(pb.ConfChangeRemoveNode, 5)))
-	for i := range uint64(200) {
-		g.must(l.Propose(10+i, make([]byte, 1000)))
-		g.settle()
-	}
-	at := l.Applied()
-	g.must(l.log.Truncate(segment.Checkpoint{Position: at}))
-	g.must(l.Truncated(l.log.First()))
+	moved(3, "new:1")
+	g.must(l.Change(4, change(pb.ConfChangeRemoveNode, 5)))
+	at := g.outgrow(l)
 	l.snapshot = &core.Snapshot{Position: at, Members: l.Members()}
 	g.mend()
 	three.held = true
@@ -423,7 +435,12 @@ func TestChangesAreAppliedBehindASnapshot(t *testing.T) {
 	}
 	check.Equal(t, three.log.Last().Index, at.Index, "the log of node 3 ends at %d")
 	g.must(three.Done(changes[1].Index))
-	three.heldBack, three.held, three.applies = false, false, nil
+	three.held = false
+	for g.effects(three) {
+	}
+	g.must(three.Done(changes[2].Index)) // with the snapshot installed
+	check.Equal(t, three.Applied(), at, "applied %v")
+	three.heldBack, three.applies = false, nil
 	g.must(l.SnapshotSent(3, true))
 	g.settle()
 	check.Equal(t, fmt.Sprint(three.Members()), fmt.Sprint(l.Members()), "members behind the snapshot %s")
@@ -527,10 +544,7 @@ func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
 	g.cutOff(1)
 	g.must(l.Propose(4, []byte("x")))
 	g.must(l.Read(5))
-	for range 25 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 25)
 	if l.Role().Leads || len(l.reads) != 0 || !slices.Equal(l.lost, []uint64{4}) {
 		t.Fatalf("leads %t, reads %v, lost %v", l.Role().Leads, l.reads, l.lost)
 	}
@@ -670,10 +684,7 @@ func TestUncommittedAndInflightAreBounded(t *testing.T) {
 	g.mend()
 	g.must(l.Unreachable(2)) // so that the leader probes it
 	g.must(l.Unreachable(3))
-	for range 4 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 4)
 	if n := len(l.applied); n != int(count) { // plus the first entry of the term
 		t.Fatalf("%d applied of %d", n, count)
 	}
@@ -708,10 +719,7 @@ func TestUnreachableIsProbed(t *testing.T) {
 		t.Fatalf("%d messages were sent to a node that was reported unreachable", messages)
 	}
 	g.mend()
-	for range 2 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 2)
 	if two := g.hosts[2]; two.Applied() != l.Applied() {
 		t.Fatalf("node 2 has applied %v, and the leader %v", two.Applied(), l.Applied())
 	}
@@ -737,12 +745,19 @@ func TestChangeOfMembers(t *testing.T) {
 		t.Fatal("the change holds before it is applied")
 	}
 	must.Is(t, l.Change(2, change(pb.ConfChangeAddLearnerNode, 5)), core.ErrNotProposed, "a second change")
+	last := l.Last()
 	l.heldBack = false
 	g.settle()
+	check.Equal(t, l.Last(), last, "a refused change leaves an entry: the log ends at %d")
 	for _, h := range g.hosts {
 		if m := h.Members(); !slices.Equal(m.Learners, []uint64{4}) || m.Highest != 4 {
 			t.Fatalf("node %d has members %+v", h.id, m)
 		}
+	}
+	at := l.MembersChanged()
+	g.must(l.Truncated(at))
+	if m := l.MembersAt(at - 1); m.Has(4) {
+		t.Fatal("the members at the start of the log are those after the change")
 	}
 	g.must(l.Change(3, change(pb.ConfChangeRemoveNode, 4)))
 	g.settle()
@@ -790,10 +805,7 @@ func TestRemovedVoterIsNotNeeded(t *testing.T) {
 	must.Equal(t, len(l.Members().Voters), 1, "members %+v")
 	delete(g.hosts, 2)
 	g.restart(l, segment.Position{Index: 1, Term: 1}, members)
-	for range 30 {
-		g.tick(l, 1)
-		g.settle()
-	}
+	g.beat(l, 30)
 	if !l.Role().Leads {
 		t.Fatalf("it waits for the vote of a voter that was removed: %+v", l.Members())
 	}
@@ -1018,5 +1030,107 @@ func TestStalledLeaderStepsDownDuringTransfers(t *testing.T) {
 	}
 	if l.Role().Leads {
 		t.Fatal("it still leads")
+	}
+}
+
+// A candidate names the whole log that it has made durable, even if its vote for itself waited for the same write.
+func TestCandidateNamesItsWholeLog(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, two := g.elect(1), g.hosts[2]
+	two.held = true
+	g.must(l.Propose(1, []byte("x")))
+	g.settle()
+	g.cutOff(1)
+	g.tick(two, core.DefaultElectionTicks) // the nodes consider the leader gone
+	g.tick(g.hosts[3], core.DefaultElectionTicks)
+	g.must(two.Campaign())
+	g.settle()
+	two.held = false
+	if g.settle(); !two.Role().Leads {
+		t.Fatalf("node 3 refused its vote: %+v", two.Role())
+	}
+}
+
+// A change of members takes effect once its commit is durable, and not before.
+func TestChangeWaitsForItsCommit(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, three := g.elect(1), g.hosts[3]
+	three.inspect = func(a core.Append) { three.held = three.held || len(a.Entries) == 0 }
+	g.must(l.Change(1, change(pb.ConfChangeAddLearnerNode, 4)))
+	g.settle()
+	if m := three.Members(); !three.held || m.Has(4) {
+		t.Fatalf("its commit is written: %t, and the members are %+v", three.held, m)
+	}
+	three.inspect, three.held = nil, false
+	g.settle()
+	if m := three.Members(); !m.Has(4) {
+		t.Fatalf("its commit is durable, and the members are %+v", m)
+	}
+}
+
+// A node does not stand for election before it has applied a committed change, even if it has applied some of the
+// entries that it was handed with the change.
+func TestNoCandidateBeforeItsChange(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, two := g.elect(1), g.hosts[2]
+	g.cutOff(2)
+	g.must(l.Propose(1, []byte("x")))
+	g.must(l.Change(2, change(pb.ConfChangeAddLearnerNode, 4)))
+	g.settle()
+	g.mend()
+	two.heldBack = true
+	g.beat(l, 5)
+	must.Equal(t, len(two.applies), 2, "node 2 is to apply %d entries at once")
+	for i, stands := range []bool{false, true} {
+		two.sent = nil
+		g.must(errors.Join(two.Done(two.applies[i].Index), two.Campaign()))
+		g.effects(two)
+		if slices.Contains(types(two.sent), pb.MsgPreVote) != stands {
+			t.Fatalf("%d of 2 entries are applied, and it sends %v", i+1, types(two.sent))
+		}
+	}
+}
+
+// What a node has handed out to be applied stays what it is when the node drops it from memory.
+func TestDroppedEntriesAreApplied(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.elect(1)
+	l.heldBack = true
+	for i, size := range []int{1, 1, 1, 1, 1, 4 << 20, 4 << 20, 4 << 20} { // more than is kept in memory
+		g.must(l.Propose(uint64(i)+1, make([]byte, size)))
+		g.settle()
+	}
+	for _, c := range l.applies {
+		g.must(l.Done(c.Index))
+		check.Equal(t, l.Applied(), c.Position, "applied %v")
+	}
+}
+
+// A node that waits with a read, because it knows no leader, asks the next one even if nothing is written.
+func TestReadIsAskedOnceThereIsALeader(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, two := g.elect(1), g.hosts[2]
+	g.restart(two, two.Applied(), two.Members())
+	g.must(two.Read(8))
+	g.beat(l, 1)
+	must.EqualSlices(t, two.reads, []uint64{8}, "reads %v")
+}
+
+// A leader sends no snapshot from before the last change of members, even if its host offers one.
+func TestSnapshotHasTheLastChange(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.cutOff(3)
+	l.snapshot = &core.Snapshot{Position: g.outgrow(l), Members: l.Members()}
+	g.must(l.Change(1, change(pb.ConfChangeAddLearnerNode, 4)))
+	g.settle()
+	g.mend()
+	for _, sends := range []bool{false, true} {
+		g.beat(l, 5)
+		if slices.Contains(types(l.sent), pb.MsgSnap) != sends {
+			t.Fatalf("the members changed at %d, and with a snapshot at %d it sends %v",
+				l.MembersChanged(), l.snapshot.Index, types(l.sent[len(l.sent)-9:]))
+		}
+		l.snapshot = &core.Snapshot{Position: l.Applied(), Members: l.Members()}
 	}
 }
