@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/gateway"
 	"github.com/seqledger/seqledger/internal/listen"
+	"github.com/seqledger/seqledger/internal/storeurl"
 )
 
 type gatewayCommand struct {
@@ -171,6 +172,7 @@ func (c *gatewayCommand) load(file *configSource) (*gateway.Config, error) {
 	config, err := gateway.Load(&gateway.File{
 		Default: gateway.Settings(c.gatewayRoute), TrustedProxies: c.TrustedProxies,
 		Path: file.path, Routes: file.sections["routes"], JWT: file.sections["jwt"], Listen: c.Listen,
+		MaxTTL: storeurl.MaxTTL(c.Store),
 	})
 	var problems []error
 	for _, mistake := range mistakes(err) {

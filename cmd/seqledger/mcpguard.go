@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/mcp/guard"
+	"github.com/seqledger/seqledger/internal/storeurl"
 )
 
 type mcpGuardCommand struct {
@@ -107,7 +108,7 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 	if err := errors.Join(c.checkTimes(), c.keyStoreFlags.check()); err != nil {
 		return nil, err
 	}
-	times := guard.Times{Lease: c.Lease, Wait: c.Wait, KeyWindow: c.KeyWindow}
+	times := guard.Times{Lease: c.Lease, Wait: c.Wait, KeyWindow: c.KeyWindow, MaxTTL: storeurl.MaxTTL(c.Store)}
 	if c.Wait == 0 {
 		times.Wait = -1
 	}

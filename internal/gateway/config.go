@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rs/cors"
 	"go.yaml.in/yaml/v3"
@@ -35,6 +36,20 @@ type File struct {
 	Routes, JWT *yaml.Node
 	// Listen is the address of the gateway itself, which cannot be an upstream; it may be empty.
 	Listen string
+	// MaxTTL is the longest time for which the store keeps what has ended; 0 for as long as it is asked to.
+	MaxTTL time.Duration
+}
+
+// checkTimes reports what a route wants to keep for longer than the store does.
+func (f *File) checkTimes(s *idempotency.Settings, report func(field, format string, args ...any)) {
+	for _, kept := range []struct {
+		field string
+		time  time.Duration
+	}{{"ttl", s.TTL}, {"rejected_ttl", s.RejectedTTL}, {"forget_after", s.ForgetAfter}} {
+		if f.MaxTTL > 0 && kept.time > f.MaxTTL {
+			report(kept.field, "must be at most %v, because the store deletes what is older", f.MaxTTL)
+		}
+	}
 }
 
 // SettingError is a mistake in [File.Default] or TrustedProxies.
@@ -151,6 +166,7 @@ func Load(f *File) (*Config, error) {
 		c.tokens = readTokens(r, f.JWT, filepath.Dir(f.Path))
 	}
 	if fallback := f.Default.route(report); f.Default.Upstream != "" {
+		f.checkTimes(&fallback.options.Settings, report)
 		c.fallback = fallback
 		c.identify(fallback)
 		if fallback.claim != "" && f.JWT == nil {
@@ -233,7 +249,9 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		}
 		before := r.Failures()
 		s := readSettings(o, f.Default)
-		one := s.route(func(field, format string, args ...any) { o.Fail(field, format, args...) })
+		report := func(field, format string, args ...any) { o.Fail(field, format, args...) }
+		one := s.route(report)
+		f.checkTimes(&one.options.Settings, report)
 		c.identify(one)
 		if one.path = o.Text("path"); one.path != "" && !tried[one.path] {
 			// Once for each path, because it may come again with other methods, and the mux would call that a conflict.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -110,4 +111,17 @@ func TestRouteSettingsOfResponses(t *testing.T) {
 			t.Errorf("%s %s: executed %d times, %v", test.method, test.target, executed.Load(), header)
 		}
 	}
+}
+
+// Nothing may be asked of a store that it would delete earlier.
+func TestTimesOfTheStore(t *testing.T) {
+	t.Parallel()
+	s := plain("http://a")
+	s.ForgetAfter = "never"
+	_, err := Load(&File{Default: s, MaxTTL: time.Hour})
+	for _, want := range []string{"ttl: must be at most 1h0m0s", "forget_after: must be at most 1h0m0s"} {
+		check.ErrorContains(t, err, want)
+	}
+	s.TTL, s.ForgetAfter = time.Hour, ""
+	check.Is(t, check.Err(Load(&File{Default: s, MaxTTL: time.Hour})), nil)
 }

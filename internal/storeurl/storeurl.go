@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
@@ -61,6 +62,19 @@ func find(url string) (kind, error) {
 func Check(url string) error {
 	_, err := find(url)
 	return err
+}
+
+// MaxTTL returns the longest time for which the store of a URL keeps what has ended, or 0 if that is as long as it is
+// asked to.
+func MaxTTL(address string) time.Duration {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "s3" {
+		return 0
+	}
+	if d, err := time.ParseDuration(u.Query().Get("max_ttl")); err == nil {
+		return d
+	}
+	return s3.DefaultMaxTTL
 }
 
 // Options are what a URL does not say. Each counts for the stores that have it.

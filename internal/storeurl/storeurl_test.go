@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
@@ -87,4 +88,15 @@ func TestMistakes(t *testing.T) {
 	}
 	check.Is(t, check.Err(Init(t.Context(), "memory:")), ErrNothingToInit, "Init")
 	check.Contains(t, must.Get(Statements("postgres://db"))(t), "CREATE TABLE")
+}
+
+// What a store deletes by its age bounds what may be asked of it.
+func TestMaxTTL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]time.Duration{
+		"memory:": 0, "postgres://app@db/shop": 0, "redis://r": 0, "s3://b/p": s3.DefaultMaxTTL,
+		"s3://b/p?region=eu&max_ttl=48h": 48 * time.Hour,
+	} {
+		check.Equal(t, MaxTTL(url), want, "%s: %v", url)
+	}
 }

@@ -70,8 +70,9 @@ type Config struct {
 func (c *Config) namespace(tool string) string { return c.Server + "/" + tool }
 
 // Times are the defaults for a configuration file. Zero values mean idempotency.DefaultLease, idempotency.DefaultWait
-// and DefaultKeyWindow; a negative Wait disables waiting.
-type Times struct{ Lease, Wait, KeyWindow time.Duration }
+// and DefaultKeyWindow; a negative Wait disables waiting. MaxTTL is the longest time for which the store keeps what has
+// ended; 0 for as long as it is asked to.
+type Times struct{ Lease, Wait, KeyWindow, MaxTTL time.Duration }
 
 // ReadConfig reads a configuration file. The error lists every mistake, each prefixed with file:line.
 func ReadConfig(path string, unset Times) (*Config, error) {
@@ -118,11 +119,12 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 	if c.Wait == 0 {
 		c.Wait = -1
 	}
+	most := cmp.Or(times.MaxTTL, idempotency.MaxTTL)
 	unset := Tool{
 		Errors: StoreErrors,
-		Window: duration(o, "window", DefaultWindow, idempotency.MinTTL, idempotency.MaxTTL),
+		Window: duration(o, "window", DefaultWindow, idempotency.MinTTL, most),
 		KeyWindow: duration(o, "key-window", cmp.Or(times.KeyWindow, DefaultKeyWindow),
-			idempotency.MinTTL, idempotency.MaxTTL),
+			idempotency.MinTTL, most),
 	}
 	tools := o.Node("tools")
 	if tools == nil || tools.Kind != yaml.MappingNode || len(tools.Content) == 0 {
@@ -136,7 +138,7 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 	all := r.Object(tools, "tools", names...)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		n := all.Node(name)
-		c.Tools[name] = readTool(r, n, all.At(name), unset)
+		c.Tools[name] = readTool(r, n, all.At(name), unset, times.MaxTTL)
 		key := idempotency.RecordKey{Namespace: c.namespace(name), Key: "k"}
 		if err := key.Validate(); err != nil || name == "" {
 			r.Fail(n, all.At(name), "makes the namespace %q, which must be at most %d characters of printable ASCII",
@@ -159,9 +161,12 @@ func duration(o *yamlfile.Object, name string, unset, least, most time.Duration)
 	return d
 }
 
-// forgetAfter returns how long the key of a call stays taken, or never.
-func forgetAfter(o *yamlfile.Object, window time.Duration) time.Duration {
+// forgetAfter returns how long the key of a call stays taken, or never. A store may have a bound.
+func forgetAfter(o *yamlfile.Object, window, maxTTL time.Duration) time.Duration {
 	text := o.Text("forget-after")
+	if maxTTL != 0 {
+		return duration(o, "forget-after", 0, window, maxTTL)
+	}
 	if text == "never" {
 		return idempotency.Never
 	}
@@ -182,16 +187,16 @@ func oneOf(o *yamlfile.Object, name string, choices ...string) string {
 }
 
 // readTool reads the settings of a tool. An empty value means the defaults.
-func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool) *Tool {
-	t := unset
+func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool, maxTTL time.Duration) *Tool {
+	t, most := unset, cmp.Or(maxTTL, idempotency.MaxTTL)
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return &t
 	}
 	o := r.Object(n, at, "arguments", "window", "key-window", "forget-after", "key", "errors", "timeout", "if-unknown")
-	t.Window = duration(o, "window", unset.Window, idempotency.MinTTL, idempotency.MaxTTL)
-	t.KeyWindow = duration(o, "key-window", unset.KeyWindow, idempotency.MinTTL, idempotency.MaxTTL)
+	t.Window = duration(o, "window", unset.Window, idempotency.MinTTL, most)
+	t.KeyWindow = duration(o, "key-window", unset.KeyWindow, idempotency.MinTTL, most)
 	if o.Has("forget-after") {
-		t.ForgetAfter = forgetAfter(o, t.KeyWindow)
+		t.ForgetAfter = forgetAfter(o, t.KeyWindow, maxTTL)
 	}
 	t.KeyRequired = oneOf(o, "key", "optional", "required") == "required"
 	t.Errors = Errors(oneOf(o, "errors", string(StoreErrors), string(ReleaseErrors), string(UnknownErrors)))

@@ -87,6 +87,12 @@ func TestMistakes(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "f:3: tools.a.forget-after must be never, or a duration") {
 		t.Errorf("a key that is forgotten before its result: %v", err)
 	}
+	bounded := Times{MaxTTL: 48 * time.Hour}
+	_, err = parseConfig("f", []byte(head+"tools:\n  a: {key-window: 72h, forget-after: never}"), bounded)
+	if err == nil || strings.Count(err.Error(), "from 1s to 48h0m0s") != 1 ||
+		!strings.Contains(err.Error(), "f:3: tools.a.forget-after must be a duration") {
+		t.Errorf("longer than its store keeps a key: %v", err)
+	}
 	path := filepath.Join(t.TempDir(), "large")
 	must.Do(t, os.WriteFile(path, make([]byte, maxConfig+1), 0o600))
 	if _, err := ReadConfig(path, Times{}); err == nil || !strings.Contains(err.Error(), "1 MiB") {
