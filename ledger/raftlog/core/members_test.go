@@ -235,6 +235,15 @@ func TestReplacedChangesAreForgotten(t *testing.T) {
 	}
 }
 
+// TestAnyEntryOfBeforeMayBeAChange: after a start, what the log had may be changes until the commit index is stored.
+func TestAnyEntryOfBeforeMayBeAChange(t *testing.T) {
+	t.Parallel()
+	c := changes{unknown: 9}
+	if !c.between(5, 7) || !c.between(8, 12) || c.between(9, 12) {
+		t.Error("entries up to 9 may be changes, and none after them")
+	}
+}
+
 // TestAnotherTermIsAnotherProposal: a proposal is not answered with the entry of another leader at its index.
 func TestAnotherTermIsAnotherProposal(t *testing.T) {
 	t.Parallel()

@@ -1114,6 +1114,57 @@ func TestReadIsAskedOnceThereIsALeader(t *testing.T) {
 	g.must(two.Read(8))
 	g.beat(l, 1)
 	must.EqualSlices(t, two.reads, []uint64{8}, "reads %v")
+	g.must(errors.Join(two.Read(9), two.Read(10))) // the second while the first is asked
+	g.settle()
+	must.EqualSlices(t, two.reads, []uint64{8, 9, 10}, "reads %v")
+}
+
+// A change that the library replaces by an empty entry, as a new leader does until it has applied its log, is refused.
+func TestReplacedChangeIsRefused(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, two := g.hosts[1], g.elect(2)
+	l.heldBack = true
+	g.must(two.Propose(1, []byte("x")))
+	g.settle()
+	g.must(two.Transfer(1))
+	g.settle()
+	must.Equal(t, l.Role().Leads, true, "node 1 leads: %t")
+	must.Is(t, l.Change(1, change(pb.ConfChangeAddLearnerNode, 4)), core.ErrNotProposed)
+}
+
+// A leader that stops hands out nothing but its proposals, as lost.
+func TestStoppedLeaderLosesItsProposals(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.must(l.Propose(3, []byte("x")))
+	from, to, term, commit := uint64(2), uint64(1), l.Role().Term, uint64(1<<40)
+	m := &pb.Message{Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Commit: &commit}
+	if l.Receive(m) == nil {
+		t.Fatal("it goes on")
+	}
+	out := l.Effects()
+	check.EqualSlices(t, out.Lost, []uint64{3}, "lost %v")
+	check.Equal(t, len(out.Send)+len(out.Append), 0, "%d effects")
+}
+
+// A stalled leader sends no snapshot, and does not wait for its arrival either.
+func TestStalledLeaderSendsItsSnapshotLater(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.cutOff(3)
+	l.snapshot = &core.Snapshot{Position: g.outgrow(l), Members: l.Members()}
+	g.drop = func(m *pb.Message) bool {
+		if m.GetReject() { // node 3 lacks entries
+			l.SetStalled(true)
+		}
+		return false
+	}
+	for _, sends := range []bool{false, true} {
+		g.beat(l, 4)
+		check.Equal(t, slices.Contains(types(l.sent), pb.MsgSnap), sends, "it sends a snapshot: %t")
+		g.mend()
+		l.SetStalled(false)
+	}
 }
 
 // A leader sends no snapshot from before the last change of members, even if its host offers one.
