@@ -266,9 +266,6 @@ func (n *Node) applyChange(e *pb.Entry) {
 	if e.GetIndex() <= current.index {
 		return // a snapshot already covers it
 	}
-	if e.GetType() != pb.EntryConfChangeV2 {
-		return
-	}
 	change, next, err := current.members.afterChange(e.GetData())
 	if err != nil {
 		return

@@ -546,7 +546,7 @@ func (n *Node) entryApplied(e *pb.Entry) {
 // Truncated reports that the log now begins at an index.
 func (n *Node) Truncated(first uint64) error {
 	return n.do(func() error {
-		n.store.truncate(first)
+		n.store.first = max(n.store.first, first)
 		for len(n.members) > 1 && n.members[1].index < first {
 			n.members = n.members[1:]
 		}
@@ -573,7 +573,7 @@ func (n *Node) Progress() map[uint64]Progress {
 }
 
 // Committed returns the highest index that this node knows to be committed.
-func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
+func (n *Node) Committed() uint64 { return n.commit }
 
 // Last returns the index of the last entry that is durable in the log.
 func (n *Node) Last() uint64 { return n.store.last }

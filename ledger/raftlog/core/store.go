@@ -46,20 +46,9 @@ func (s *store) append(entries []*pb.Entry) {
 	}
 	s.last = entries[len(entries)-1].GetIndex()
 	for s.bytes > recentBytes && len(s.recent) > 1 {
-		s.dropOldest()
-	}
-}
-
-func (s *store) dropOldest() {
-	s.bytes -= len(s.recent[0].GetData())
-	s.recent[0] = nil // so that the array does not retain it
-	s.recent = s.recent[1:]
-}
-
-func (s *store) truncate(first uint64) {
-	s.first = max(s.first, first)
-	for len(s.recent) > 0 && s.recent[0].GetIndex() < s.first {
-		s.dropOldest()
+		s.bytes -= len(s.recent[0].GetData())
+		s.recent[0] = nil // so that the array does not retain it
+		s.recent = s.recent[1:]
 	}
 }
 
