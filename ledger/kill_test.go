@@ -32,6 +32,12 @@ const killChildEnv = "SEQLEDGER_KILL_TEST_DIR"
 // a file of 64 MiB is read at each start, which takes the race detector most of the tests' time.
 const shortSegmentsEnv = "SEQLEDGER_TEST_SHORT_SEGMENTS"
 
+// children are what the test binary is in a process of its own, on the directory that a variable names.
+var children = map[string]func(dir string) error{
+	killChildEnv: killChild, retainChildEnv: retainChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
+	archiveChildEnv: archiveChild, dropChildEnv: dropChild,
+}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
@@ -41,10 +47,7 @@ func TestMain(m *testing.M) {
 		ledger.SetSegmentBytes(1 << 20)
 	}
 	ledger.SetSealBytes(100 << 10)
-	for variable, child := range map[string]func(dir string) error{
-		killChildEnv: killChild, retainChildEnv: retainChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
-		archiveChildEnv: archiveChild, dropChildEnv: dropChild, memoryEnv: memoryChild,
-	} {
+	for variable, child := range children {
 		if dir := os.Getenv(variable); dir != "" {
 			if err := child(dir); err != nil {
 				fmt.Fprintln(os.Stderr, err)

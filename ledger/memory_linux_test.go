@@ -21,6 +21,8 @@ import (
 // memoryEnv has the test binary be the process of TestMemoryOfCheckpoints, on a ledger in this directory.
 const memoryEnv = "SEQLEDGER_MEMORY_TEST_DIR"
 
+func init() { children[memoryEnv] = memoryChild }
+
 // mostMemory is what docs/operations.md promises: the memory of a process, without the pages of its files, while a
 // checkpoint of a large state is written.
 const (
