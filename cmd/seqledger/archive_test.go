@@ -68,7 +68,8 @@ func TestArchiveCommands(t *testing.T) {
 		"serve --archive", "mount")
 	unmade := filepath.Join(t.TempDir(), "data")
 	file := filepath.Join(archived, ids[0].String(), "FORMAT")
-	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", unmade, "--archive", file).expect(t, exitUsage, "--archive", "not a directory")
+	seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", unmade, "--archive", file).
+		expect(t, exitUsage, "--archive", "not a directory")
 	if _, err := os.Stat(unmade); err == nil {
 		t.Error("a ledger was made for a command line that is wrong")
 	}
