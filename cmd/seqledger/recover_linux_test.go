@@ -95,7 +95,8 @@ func TestRecoverRefusesToStart(t *testing.T) {
 	seqledger(t, "recover", "--data", filepath.Join(s.data, "none")).expect(t, exitUsage, "no such file")
 	must.Do(t, os.WriteFile(filepath.Join(s.data, "RECOVERING"), nil, 0o600))
 	for _, command := range []string{"serve --listen 127.0.0.1:0", "verify", "recover"} {
-		seqledger(t, append(strings.Fields(command), "--data", s.data)...).expect(t, exitFailed, "interrupted", "--accept-lost-writes again")
+		seqledger(t, append(strings.Fields(command), "--data", s.data)...).
+			expect(t, exitFailed, "interrupted", "--accept-lost-writes again")
 	}
 	seqledger(t, "recover", "--data", s.data, "--accept-lost-writes", "--json").expect(t, exitDone, `"node":"1"`)
 	seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems       0")
