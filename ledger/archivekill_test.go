@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -133,16 +132,7 @@ func archiveChild(dir string) (err error) {
 // killArchiving copies to an archive in a process that kills itself at a step, and tells whether it did.
 func killArchiving(t *testing.T, dir string, step int) bool {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), must.Get(os.Executable())(t))
-	cmd.Env = append(os.Environ(), archiveChildEnv+"="+dir, archiveStepEnv+"="+strconv.Itoa(step))
-	output, err := cmd.CombinedOutput()
-	if err == nil {
-		return false
-	}
-	if cmd.ProcessState.ExitCode() != -1 { // it ended by itself
-		t.Fatalf("step %d: %v\n%s", step, err, output)
-	}
-	return true
+	return killed(t, archiveChildEnv+"="+dir, archiveStepEnv+"="+strconv.Itoa(step))
 }
 
 // TestArchivedStateSurvivesKills kills the process of the ledger at every step of a copy of a state to an archive that

@@ -121,16 +121,20 @@ func restoreArchive(ctx context.Context, target archive.Target, id machine.Ledge
 // whether it did.
 func killRestore(t *testing.T, backup, dir string, step int) bool {
 	t.Helper()
-	executable := must.Get(os.Executable())(t)
-	cmd := exec.CommandContext(t.Context(), executable)
-	cmd.Env = append(os.Environ(), restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+
-		strconv.Itoa(step))
+	return killed(t, restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+strconv.Itoa(step))
+}
+
+// killed runs a child in a process that may kill itself, and tells whether it did.
+func killed(t *testing.T, environment ...string) bool {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), must.Get(os.Executable())(t))
+	cmd.Env = append(os.Environ(), environment...)
 	output, err := cmd.CombinedOutput()
 	if err == nil {
 		return false
 	}
 	if cmd.ProcessState.ExitCode() != -1 { // it ended by itself
-		t.Fatalf("step %d: %v\n%s", step, err, output)
+		t.Fatalf("%v: %v\n%s", environment, err, output)
 	}
 	return true
 }

@@ -158,7 +158,8 @@ func (m *memory) cleanUp() {
 		}
 		m.bytes -= len(v.bytes)
 		if rest := remembered(v.bytes, now); rest != nil {
-			v.bytes, v.keepUntil = rest, expiry(rest, time.Time{})
+			m.version++ // so that a swap that was decided on what has expired is decided again
+			v.bytes, v.version, v.keepUntil = rest, m.version, expiry(rest, time.Time{})
 			m.bytes += len(rest)
 			continue
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
+	rules "github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -331,6 +332,23 @@ func TestExpiredResultsTakeNoMemory(t *testing.T) {
 		_, err := o.Do(t.Context(), s, idempotency.RecordKey{Key: "0"}, large)
 		check.Equal(t, idempotency.CodeOf(err), idempotency.CodeExpired, "%v: %v", err)
 	})
+}
+
+// A swap that was decided for a result is decided again when that has expired and only its request is remembered.
+func TestSwapAfterAnExpiry(t *testing.T) {
+	t.Parallel()
+	m, key := idempotency.MemoryBackend(), idempotency.Key{Name: "k"}
+	record := rules.Record{State: rules.Committed, Completed: 1, Expires: 2, ForgetAfter: int64(rules.Never)}
+	record.Response, record.ResponseSize = []byte("r"), 1
+	deadline := time.Now().Add(time.Minute)
+	_, before, _, err := m.Load(t.Context(), key)
+	must.Do(t, err)
+	must.Get(m.CompareAndSwap(t.Context(), key, before, record.Append(nil), time.Time{}, deadline))(t)
+	_, before, _, err = m.Load(t.Context(), key)
+	must.Do(t, err)
+	idempotency.CleanUp(m)
+	swapped := must.Get(m.CompareAndSwap(t.Context(), key, before, []byte("late"), time.Time{}, deadline))(t)
+	check.Equal(t, swapped, false)
 }
 
 // A swap that was decided for an absent key is decided again when a value was removed: it may have been the key's.
