@@ -251,3 +251,13 @@ func TestAnotherTermIsAnotherProposal(t *testing.T) {
 	check.Equal(t, n.takeProposal(segment.Position{Index: 5, Term: 3}), 0, "the entry is proposal %d")
 	check.EqualSlices(t, n.out.Lost, []uint64{7}, "lost %d")
 }
+
+// A stalled node keeps one vote of each voter, however often they come.
+func TestStalledNodeKeepsOneVoteOfEach(t *testing.T) {
+	t.Parallel()
+	n := &Node{stalled: true}
+	for i := range uint64(100) {
+		n.step(&pb.Message{Type: pb.MsgVoteResp.Enum(), From: new(2 + i%2)})
+	}
+	check.Equal(t, len(n.votes), 2)
+}

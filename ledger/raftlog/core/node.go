@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -386,7 +387,9 @@ func (n *Node) Receive(m *pb.Message) error {
 // step gives the library a message, or keeps it if it is a vote for a stalled node.
 func (n *Node) step(m *pb.Message) {
 	if n.stalled && m.GetType() == pb.MsgVoteResp {
-		n.votes = append(n.votes, m)
+		// The last one of each voter, so that their number is bounded.
+		sameVoter := func(v *pb.Message) bool { return v.GetFrom() == m.GetFrom() }
+		n.votes = append(slices.DeleteFunc(n.votes, sameVoter), m)
 		return
 	}
 	// An error means that the sender is not a member or that the message is out of place. Neither must stop this node.
