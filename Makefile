@@ -340,14 +340,6 @@ release: $(TOOLS)/cyclonedx-gomod ## Build the programs of a release into bin/re
 $(TOOLS)/cyclonedx-gomod:
 	$(GO) build -C .ci/sbom -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 
-# script is part of util-linux. The demo draws its progress on a terminal alone.
-RECORDED := seqledger demo --duration 5s --seed 42
-.PHONY: recording
-recording: build ## Record the demo for the README (docs/demo.svg)
-	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
-	  script -qec 'stty cols 100; PATH=bin:$$PATH $(RECORDED)' -O $$out/output -T $$out/timing && \
-	  $(GO) run ./docs/recording '$(RECORDED)' $$out/output $$out/timing >$$out/demo.svg && mv $$out/demo.svg docs/demo.svg
-
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin

@@ -30,9 +30,9 @@ func measured(t *testing.T, o *options, measure func(context.Context, *bed) erro
 	return lines
 }
 
-// TestMain lets the test binary be a server and a bad tenant, as the harness's own binary is.
+// TestMain lets the test binary be a server and a proxy, as the harness's own binary is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"-serve", "-attack", "-relay"}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{"-serve", "-relay"}, os.Args[1]) {
 		main()
 		return
 	}

@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
 )
@@ -50,32 +46,4 @@ func TestGatewayFindings(t *testing.T) {
 			t.Errorf("%s: got %s and %s", name, replay, commands)
 		}
 	}
-}
-
-// What is opened is kept until the attack ends, and given up; what still waits then is not counted.
-func TestHold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		var released atomic.Int32
-		text, err := hold(ctx, 4, func(life context.Context, i int) (func(), error) {
-			switch i {
-			case 2:
-				return nil, errors.New("refused")
-			case 3:
-				<-life.Done()
-				return nil, life.Err()
-			}
-			return func() {
-				if ctx.Err() == nil {
-					t.Error("released before the end")
-				}
-				released.Add(1)
-			}, nil
-		})
-		if want := "2 of 4 opened"; err != nil || text != want || released.Load() != 2 {
-			t.Errorf("want %q, got %q, %d released, %v", want, text, released.Load(), err)
-		}
-	})
 }

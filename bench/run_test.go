@@ -25,12 +25,12 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		says      string
 	}{
 		"another kind":       {[]string{"speed"}, `unknown kind "speed"`},
-		"a second kind":      {[]string{"gateway", "abuse"}, `unknown argument "abuse"`},
+		"a second kind":      {[]string{"gateway", "growth"}, `unknown argument "growth"`},
 		"an unknown flag":    {[]string{"-fast"}, "-fast"},
 		"no expression":      {[]string{"-only", "("}, "-only"},
 		"no row":             {[]string{"-only", "^no such row$"}, "-only matches no row"},
 		"nothing of it":      {[]string{"gateway", "-fraction", "0"}, "-fraction and -rate must be more than 0"},
-		"less than nothing":  {[]string{"abuse", "-fraction", "-1"}, "-fraction and -rate must be more than 0"},
+		"less than nothing":  {[]string{"gateway", "-fraction", "-1"}, "-fraction and -rate must be more than 0"},
 		"no duration":        {[]string{"-duration", "long"}, "-duration"},
 		"check, an argument": {[]string{"check", "main"}, "check takes flags alone"},
 		"check, no pairs":    {[]string{"check", "-pairs", "0"}, "-pairs must be at least 1"},
