@@ -61,9 +61,7 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 		"seqledger_panics_total 1",
 		`seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
 	} {
-		if !strings.Contains(answer.Body.String(), want) {
-			t.Error("the metrics lack", want)
-		}
+		check.Contains(t, answer.Body.String(), want, "the metrics")
 	}
 }
 

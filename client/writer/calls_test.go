@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -49,9 +50,7 @@ func TestUnaryWriteRepeatsTheSameRequest(t *testing.T) {
 	if len(s.unary) != 2 || !proto.Equal(s.unary[0], s.unary[1]) {
 		t.Errorf("want two equal requests, got %v", s.unary)
 	}
-	if n := len(s.ledger.history()); n != 1 {
-		t.Errorf("want one commit, got %d", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 1, "%d commits")
 }
 
 // TestUnaryRefusalBehindALostAnswerIsNotFinal: the first copy may still run, so

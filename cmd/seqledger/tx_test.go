@@ -87,9 +87,8 @@ func TestEveryProofHolds(t *testing.T) {
 				answer.GetProof()); err != nil {
 				t.Errorf("%v: %v", transaction, err)
 			}
-			if err := proof.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
-				t.Errorf("as the block has it: %v: %v", transaction, err)
-			}
+			check.Is(t, proof.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()), nil,
+				"as the block has it: %v", transaction)
 			for _, operation := range transaction.GetOperations() {
 				kinds[strings.TrimPrefix(fmt.Sprintf("%T", operation.GetOperation()), "*seqledgerv1.Operation_")]++
 			}

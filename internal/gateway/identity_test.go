@@ -150,9 +150,7 @@ func TestComparedHeadersReachTheService(t *testing.T) {
 		"X-Tenant: a\r\nStripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\n"+
 		"Connection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
 	requests, _ := service.take()
-	if len(requests) != 1 {
-		t.Fatalf("%d requests", len(requests))
-	}
+	must.Equal(t, len(requests), 1, "%d requests")
 	for _, name := range []string{"X-Tenant", "Stripe-Version", "If-Match"} {
 		if len(requests[0].Header[name]) != 1 {
 			t.Errorf("%s is %q", name, requests[0].Header[name])
@@ -192,9 +190,7 @@ routes:
 	if status, _, text := as("/signed", "forged"); status != http.StatusForbidden || strings.Contains(text, "run") {
 		t.Error(status, text)
 	}
-	if runs.Load() != 1 {
-		t.Errorf("%d runs", runs.Load())
-	}
+	check.Equal(t, runs.Load(), 1, "%d runs")
 }
 
 // What a visitor without a credential began is the same request after the visitor has signed in, behind each setting

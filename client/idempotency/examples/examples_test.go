@@ -161,9 +161,7 @@ func (a *answer) field(t *testing.T, path ...string) string {
 func request(t *testing.T, method, address, path, body string, headers ...string) *answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

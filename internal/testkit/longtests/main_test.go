@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -53,9 +54,7 @@ func TestShortened(t *testing.T) {
 	}
 	for directory := range found { // their names are below the temporary directory
 		name := filepath.Base(directory)
-		if !slices.Equal(found[directory], want[name]) {
-			t.Errorf("%s: %v, want %v", name, found[directory], want[name])
-		}
+		check.EqualSlices(t, found[directory], want[name], "%s: %v", name)
 		delete(want, name)
 	}
 	if err != nil || len(want) > 0 {
