@@ -168,7 +168,7 @@ func (p *Policy) Satisfied(signed []byte) (c Checkpoint, by []Cosigner, err erro
 			met[w.Name] = true
 		}
 	}
-	for _, g := range p.groups { // each behind its members
+	for _, g := range p.groups { // members are defined before their group
 		n := 0
 		for _, m := range g.members {
 			if met[m] {
