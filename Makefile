@@ -88,7 +88,7 @@ test: test-servers ## Run the tests, shortened (-short)
 # all. At its end a program with the detector sleeps for a second by default, and the tests start hundreds.
 RACED ?= ./client ./client/internal/... ./client/journal ./client/writer ./client/idempotency/internal/... \
   ./internal/gateway ./internal/mcp/... ./internal/upgrade ./ledger ./ledger/blockfile ./ledger/boltstore \
-  ./ledger/raftlog ./ledger/raftlog/transport ./ledger/seed ./server/...
+  ./ledger/raftlog ./ledger/raftlog/transport ./ledger/seed ./ledger/witness ./server/...
 .PHONY: test-race
 test-race: ## Run the tests of packages whose goroutines share memory with the race detector, shortened
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }

@@ -31,16 +31,16 @@ func newKey(t testing.TB, kind witness.Kind, name string) *witness.Key {
 }
 
 // created returns the content of a key's file, without its newline.
-func created(t *testing.T, k *witness.Key) string {
+func created(t *testing.T, kind witness.Kind, k *witness.Key) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
 	must.Do(t, k.Create(path))
 	check.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o600)
 	check.Is(t, k.Create(path), os.ErrExist, "a key was overwritten")
-	again := must.Get(witness.ReadKey(path, k.Kind()))(t)
+	again := must.Get(witness.ReadKey(path, kind))(t)
 	check.Equal(t, again.String(), k.String())
-	const both = witness.LogKey + witness.WitnessKey
-	check.ErrorContains(t, check.Err(witness.ReadKey(path, both-k.Kind())), "is the key of")
+	other := witness.LogKey + witness.WitnessKey - kind
+	check.ErrorContains(t, check.Err(witness.ReadKey(path, other)), "logs and witnesses have different keys")
 	return strings.TrimSuffix(string(must.Get(os.ReadFile(path))(t)), "\n")
 }
 
@@ -48,9 +48,9 @@ func created(t *testing.T, k *witness.Key) string {
 func TestLogKey(t *testing.T) {
 	t.Parallel()
 	key := newKey(t, witness.LogKey, origin)
-	signer := must.Get(note.NewSigner(created(t, key)))(t)
+	signer := must.Get(note.NewSigner(created(t, witness.LogKey, key)))(t)
 	verifier := must.Get(note.NewVerifier(key.String()))(t)
-	ours := must.Get(witness.ParsePublicKey(key.String()))(t)
+	ours := must.Get(witness.ParseKey(key.String()))(t)
 	signed := must.Get(note.Sign(&note.Note{Text: text}, key))(t)
 	check.Equal(t, string(signed), string(must.Get(note.Sign(&note.Note{Text: text}, signer))(t)))
 	for _, v := range []note.Verifier{verifier, ours, key} {
@@ -66,9 +66,9 @@ func TestLogKey(t *testing.T) {
 func TestWitnessKey(t *testing.T) {
 	t.Parallel()
 	key := newKey(t, witness.WitnessKey, "witness.example/w1")
-	theirSigner := must.Get(formats.NewSignerForCosignatureV1(created(t, key)))(t)
+	theirSigner := must.Get(formats.NewSignerForCosignatureV1(created(t, witness.WitnessKey, key)))(t)
 	theirs := must.Get(formats.NewVerifierForCosignatureV1(key.String()))(t)
-	ours := must.Get(witness.ParsePublicKey(key.String()))(t)
+	ours := must.Get(witness.ParseKey(key.String()))(t)
 	for _, signer := range []note.Signer{key, theirSigner} {
 		before := time.Now().Unix()
 		signed := must.Get(note.Sign(&note.Note{Text: text}, signer))(t)
@@ -96,14 +96,14 @@ func TestCosignature(t *testing.T) {
 	check.Equal(t, newKey(t, witness.WitnessKey, "w").Verify([]byte(text), good), false)
 	// A log's signature is no cosignature, and the other way round, of the same key.
 	private := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-	public := func(kind witness.Kind) *witness.PublicKey {
+	public := func(kind witness.Kind) *witness.Key {
 		b := append([]byte{byte(kind)}, private.Public().(ed25519.PublicKey)...)
 		v := must.Get(note.NewEd25519VerifierKey("w", private.Public().(ed25519.PublicKey)))(t)
 		if kind == witness.WitnessKey {
 			v = must.Get(formats.VKeyToCosignatureV1(v))(t)
 		}
 		check.Contains(t, v, base64.StdEncoding.EncodeToString(b))
-		return must.Get(witness.ParsePublicKey(v))(t)
+		return must.Get(witness.ParseKey(v))(t)
 	}
 	check.Equal(t, public(witness.WitnessKey).Verify([]byte(text), ed25519.Sign(private, []byte(text))), false)
 	// Times of no cosignature.
@@ -117,7 +117,7 @@ func TestCosignature(t *testing.T) {
 // The example of signed-note, a vkey and the note that it verifies.
 func TestSignedNoteExample(t *testing.T) {
 	t.Parallel()
-	v := must.Get(witness.ParsePublicKey("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"))(t)
+	v := must.Get(witness.ParseKey("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"))(t)
 	const signed = "This is an example message.\n\n— example.com/foo Uw2QOkn8srV1yJGh2VYRlL1Tnagv1YEq6TfXppzi2ONncAlT" +
 		"gK7Ztg1ERYNZXsYjOBH3mFXmRKuwHjG1Yu72IneyaQM=\n"
 	must.Get(note.Open([]byte(signed), note.VerifierList(v)))(t)
@@ -127,7 +127,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 	t.Parallel()
 	// The key of a real witness.
 	const good = "remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2"
-	must.Get(witness.ParsePublicKey(good))(t)
+	must.Get(witness.ParseKey(good))(t)
 	_, mldsa, err := formats.GenerateMLDSAKey("w")
 	must.Do(t, err)
 	for bad, says := range map[string]string{
@@ -143,16 +143,18 @@ func TestKeysThatAreRefused(t *testing.T) {
 		strings.TrimSuffix(good, "mtw2"):             "29 bytes",
 		mldsa:                                        "1312 bytes of the signature type 0x06",
 	} {
-		check.ErrorContains(t, check.Err(witness.ParsePublicKey(bad)), says, "%q", bad)
+		check.ErrorContains(t, check.Err(witness.ParseKey(bad)), says, "%q", bad)
 	}
-	skey := created(t, newKey(t, witness.WitnessKey, "w"))
+	skey := created(t, witness.WitnessKey, newKey(t, witness.WitnessKey, "w"))
 	secret := strings.SplitN(skey, "+", 5)[4]
 	renamed := strings.Replace(skey, "+w+", "+v+", 1)
-	for _, bad := range []string{"", skey[1:], skey[:len(skey)-5], renamed, skey + "\n"} {
+	for _, bad := range []string{skey[1:], skey[:len(skey)-5], renamed, skey + "\n", "PRIVATE+KEY+" + good} {
 		err := check.Err(witness.ParseKey(bad))
-		check.ErrorContains(t, err, "is no private key", "%q", bad)
-		check.Equal(t, strings.Contains(err.Error(), secret[:20]), false, "%v tells the secret: %v", err)
+		check.Equal(t, err == nil || strings.Contains(err.Error(), secret[:20]), false, "%q: %v: %v", bad, err)
 	}
+	public := filepath.Join(t.TempDir(), "public")
+	must.Do(t, os.WriteFile(public, []byte(good+"\n"), 0o600))
+	check.ErrorContains(t, check.Err(witness.ReadKey(public, witness.WitnessKey)), public+": is a public key")
 	check.ErrorContains(t, check.Err(witness.NewKey(witness.LogKey, "a b")), "the name")
 	// A key that is printed shows its public half.
 	key := must.Get(witness.ParseKey(skey))(t)
@@ -184,18 +186,21 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-func FuzzPublicKey(f *testing.F) {
+func FuzzKey(f *testing.F) {
+	f.Add("PRIVATE+KEY+w+f8a8d1a4+BAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Add("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k")
 	f.Add("remora.n621.de+da77ade7+BOvN63jn/bLvkieywe8R6UYAtVtNbZpXh34x7onlmtw2")
-	f.Fuzz(func(t *testing.T, vkey string) {
-		p, err := witness.ParsePublicKey(vkey)
+	f.Fuzz(func(t *testing.T, text string) {
+		key, err := witness.ParseKey(text)
 		if err != nil {
 			return
 		}
-		check.Equal(t, p.String(), vkey)
 		// What is taken here is taken by others.
-		if _, err := formats.NewVerifierForCosignatureV1(vkey); err != nil {
-			t.Errorf("%q: %v", vkey, err)
+		must.Get(formats.NewVerifierForCosignatureV1(key.String()))(t)
+		if strings.HasPrefix(text, "PRIVATE+KEY+") {
+			must.Get(formats.NewSignerForCosignatureV1(text))(t)
+		} else {
+			check.Equal(t, key.String(), text)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package witness
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -20,14 +21,15 @@ type Policy struct {
 	Logs      []Party
 	Witnesses []Party
 
-	groups []group
-	quorum string
+	groups  []group
+	quorum  string
+	inGroup map[string]bool // of each witness and group
 }
 
 // Party is a log or a witness of a policy.
 type Party struct {
 	Name string // a log's is the origin of its checkpoints; a witness's has no meaning outside the policy
-	Key  *PublicKey
+	Key  *Key
 	URL  string // empty if the policy has none
 }
 
@@ -41,18 +43,11 @@ type group struct {
 // none is the quorum that needs no witness.
 const none = "none"
 
-// parser has what the lines so far define.
-type parser struct {
-	Policy
-
-	inGroup map[string]bool // by the name of a witness or a group
-}
-
 // ParsePolicy reads a policy. Errors name the line and the field.
 func ParsePolicy(text []byte) (*Policy, error) {
-	p := parser{inGroup: map[string]bool{}}
+	p := &Policy{inGroup: map[string]bool{}}
 	for n, line := range strings.Split(string(text), "\n") {
-		if err := p.line(line); err != nil {
+		if err := p.read(line); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n+1, err)
 		}
 	}
@@ -62,74 +57,64 @@ func ParsePolicy(text []byte) (*Policy, error) {
 	case p.quorum == "":
 		return nil, errors.New("there is no line quorum: quorum none needs no witness")
 	}
-	return &p.Policy, nil
+	return p, nil
 }
 
-func (p *parser) line(line string) (err error) {
+// read reads a line.
+func (p *Policy) read(line string) (err error) {
 	bad := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 	if at := strings.IndexFunc(line, bad); at >= 0 {
 		return fmt.Errorf("has the character %#02x; only a newline may end a line", line[at])
 	}
-	fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
-	if len(fields) == 0 || fields[0][0] == '#' {
+	f := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
+	if len(f) == 0 || f[0][0] == '#' {
 		return nil
 	}
-	switch n := len(fields); {
-	case fields[0] == "log" && (n == 2 || n == 3):
-		err = p.log(fields[1], strings.Join(fields[2:], ""))
-	case fields[0] == "witness" && (n == 3 || n == 4):
-		err = p.witness(fields[1], fields[2], strings.Join(fields[3:], ""))
-	case fields[0] == "group" && n >= 4:
-		err = p.group(group{name: fields[1], members: fields[3:]}, fields[2])
-	case fields[0] == "quorum" && n == 2:
-		err = p.setQuorum(fields[1])
+	switch n := len(f); {
+	case f[0] == "log" && (n == 2 || n == 3):
+		p.Logs, err = add(p.Logs, LogKey, "", f[1:])
+	case f[0] == "witness" && (n == 3 || n == 4):
+		if p.Witnesses, err = add(p.Witnesses, WitnessKey, f[1], f[2:]); err == nil {
+			err = p.define(f[1])
+		}
+	case f[0] == "group" && n >= 4:
+		err = p.group(f[1], f[2], f[3:])
+	case f[0] == "quorum" && n == 2 && p.quorum == "":
+		if _, is := p.inGroup[f[1]]; !is && f[1] != none {
+			err = fmt.Errorf("name: %q must be none, or defined in an earlier line", f[1])
+		}
+		p.quorum = f[1]
 	default:
-		err = errors.New("must be log VKEY [URL], witness NAME VKEY [URL], group NAME all|any|K MEMBER... or " +
+		err = errors.New("must be log VKEY [URL], witness NAME VKEY [URL], group NAME all|any|K MEMBER..., or, once, " +
 			"quorum NAME")
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w", fields[0], err)
+		err = fmt.Errorf("%s: %w", f[0], err)
 	}
 	return err
 }
 
-func (p *parser) log(vkey, address string) error {
-	key, err := parsePartyKey(vkey, LogKey, p.Logs)
-	if err == nil {
-		p.Logs = append(p.Logs, Party{key.name, key, address})
-	}
-	return err
-}
-
-func (p *parser) witness(name, vkey, address string) error {
-	key, err := parsePartyKey(vkey, WitnessKey, p.Witnesses)
-	if err != nil {
-		return err
-	}
-	u, err := url.Parse(address)
-	if err != nil || address != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		return fmt.Errorf("url: %q must be http://HOST or https://HOST, with a path if need be", address)
-	}
-	p.Witnesses = append(p.Witnesses, Party{name, key, address})
-	return p.define(name)
-}
-
-// parsePartyKey reads a key of a kind that none of the others has.
-func parsePartyKey(vkey string, kind Kind, others []Party) (*PublicKey, error) {
-	key, err := ParsePublicKey(vkey)
+// add adds a log or a witness, whose key must be its own. The name of a log is that of its key.
+func add(parties []Party, kind Kind, name string, fields []string) ([]Party, error) {
+	key, err := ParseKey(fields[0])
 	switch {
 	case err != nil:
-	case key.kind != kind:
-		err = fmt.Errorf("the signature type must be %#02x and is %#02x", byte(kind), byte(key.kind))
-	case slices.ContainsFunc(others, func(o Party) bool { return o.Key.key.Equal(key.key) }):
-		err = errors.New("an earlier line has the same key")
-	default:
-		return key, nil
+		return nil, fmt.Errorf("vkey: %w", err)
+	case key.kind != kind || key.private != nil:
+		return nil, fmt.Errorf("vkey: must be a public key of the signature type %#02x", byte(kind))
+	case slices.ContainsFunc(parties, func(o Party) bool { return o.Key.public.Equal(key.public) }):
+		return nil, errors.New("vkey: an earlier line has the same key")
 	}
-	return nil, fmt.Errorf("vkey: %w", err)
+	address := strings.Join(fields[1:], "")
+	u, err := url.Parse(address)
+	isHTTP := err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+	if kind == WitnessKey && address != "" && !isHTTP {
+		return nil, fmt.Errorf("url: %q must be http://HOST or https://HOST, with a path if need be", address)
+	}
+	return append(parties, Party{cmp.Or(name, key.name), key, address}), nil
 }
 
-func (p *parser) define(name string) error {
+func (p *Policy) define(name string) error {
 	if _, is := p.inGroup[name]; is || name == none {
 		return fmt.Errorf("name: %q has a meaning already", name)
 	}
@@ -137,37 +122,24 @@ func (p *parser) define(name string) error {
 	return nil
 }
 
-func (p *parser) group(g group, least string) error {
-	for _, m := range g.members {
+func (p *Policy) group(name, least string, members []string) error {
+	for _, m := range members {
 		if inGroup, is := p.inGroup[m]; inGroup || !is {
 			return fmt.Errorf("member: %q must be defined in an earlier line, and in no other group", m)
 		}
 		p.inGroup[m] = true
 	}
-	switch n := len(g.members); least {
-	case "all":
-		g.least = n
-	case "any":
-		g.least = 1
-	default:
-		k, err := strconv.ParseUint(least, 10, 31)
-		if g.least = int(k); err != nil || g.least < 1 || g.least > n {
-			return fmt.Errorf("threshold: %q must be all, any or a number from 1 to %d", least, n)
-		}
+	n, err := strconv.ParseUint(least, 10, 31)
+	switch {
+	case least == "all":
+		n = uint64(len(members))
+	case least == "any":
+		n = 1
+	case err != nil || n < 1 || n > uint64(len(members)):
+		return fmt.Errorf("threshold: %q must be all, any or a number from 1 to %d", least, len(members))
 	}
-	p.groups = append(p.groups, g)
-	return p.define(g.name)
-}
-
-func (p *parser) setQuorum(name string) error {
-	if _, is := p.inGroup[name]; !is && name != none {
-		return fmt.Errorf("name: %q must be none, or defined in an earlier line", name)
-	}
-	if p.quorum != "" {
-		return errors.New("there is one already")
-	}
-	p.quorum = name
-	return nil
+	p.groups = append(p.groups, group{name, int(n), members})
+	return p.define(name)
 }
 
 // Cosigner is a witness that has cosigned a checkpoint.
@@ -189,12 +161,14 @@ func (p *Policy) Satisfied(signed []byte) (c Checkpoint, by []Cosigner, err erro
 	}
 	met := map[string]bool{none: true}
 	for _, w := range p.Witnesses {
-		if s, is := signatureOf(n, w.Key); is {
+		own := func(s note.Signature) bool { return s.Name == w.Key.name && s.Hash == w.Key.KeyHash() }
+		if i := slices.IndexFunc(n.Sigs, own); i >= 0 {
+			b, _ := base64.StdEncoding.DecodeString(n.Sigs[i].Base64) // a key id, and what Verify has read
+			by = append(by, Cosigner{w.Name, time.Unix(int64(binary.BigEndian.Uint64(b[4:])), 0).UTC()})
 			met[w.Name] = true
-			by = append(by, Cosigner{w.Name, cosignedAt(s)})
 		}
 	}
-	for _, g := range p.groups { // each behind its members
+	for _, g := range p.groups { // members are defined before their group
 		n := 0
 		for _, m := range g.members {
 			if met[m] {
@@ -226,19 +200,4 @@ func open(signed []byte, parties []Party) (*note.Note, error) {
 		keys[i] = p.Key
 	}
 	return note.Open(signed, note.VerifierList(keys...))
-}
-
-// signatureOf returns the verified signature of a key.
-func signatureOf(n *note.Note, key *PublicKey) (note.Signature, bool) {
-	i := slices.IndexFunc(n.Sigs, func(s note.Signature) bool { return s.Name == key.name && s.Hash == key.KeyHash() })
-	if i < 0 {
-		return note.Signature{}, false
-	}
-	return n.Sigs[i], true
-}
-
-// cosignedAt returns the time in a verified cosignature.
-func cosignedAt(s note.Signature) time.Time {
-	b, _ := base64.StdEncoding.DecodeString(s.Base64) // it was read before
-	return time.Unix(int64(binary.BigEndian.Uint64(b[4:])), 0).UTC()
 }
