@@ -293,34 +293,6 @@ func TestGuardServerDies(t *testing.T) {
 	}
 }
 
-// A guard that is killed in the middle of a call leaves an unknown outcome; the next guard does not run the tool again.
-// Its ledger can be read while it runs.
-func TestGuardLedgerListen(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	h := startGuard(t, dir)
-	cut := make(chan toolReply, 1)
-	go func() { cut <- h.charge("A", "late") }() // received below
-	awaitEffect(t, dir, "A")
-	h.kill()
-	if r := <-cut; !strings.HasPrefix(r.text, "rpc:") {
-		t.Errorf("the call of a killed guard: %+v", r)
-	}
-	h = startGuard(t, dir, "--ledger-listen", "127.0.0.1:0")
-	const said = `"serving the ledger" address=`
-	awaitCount(t, h.process, said, 1)
-	_, after, _ := strings.Cut(h.stderr.String(), said)
-	address, _, _ := strings.Cut(after, "\n")
-	h.awaitCode(t, "A", "outcome-unknown")
-	if r := h.charge("B", ""); r.isError || r.replayed {
-		t.Errorf("another order: %+v", r)
-	}
-	check.Equal(t, effects(dir, "A"), 1, "%d effects")
-	list := seqledger(t, "key", "list", "--scope", "mcp/main", "--all", "--state", "indeterminate", "--json",
-		"--server", address).expect(t, exitDone)
-	check.Equal(t, strings.Count(list.stdout, "\n"), 1, "the records of which nothing is known: %s: %v", list.stdout)
-}
-
 // A guard that is repeatedly killed at random moments never lets an order be charged twice. The last guard answers for
 // every order: with the first result, or with an unknown outcome.
 func TestGuardKilledAtAnyMoment(t *testing.T) {
@@ -357,29 +329,6 @@ func TestGuardKilledAtAnyMoment(t *testing.T) {
 func awaitEffect(t *testing.T, dir, order string) {
 	t.Helper()
 	must.Await(t, func() bool { return effects(dir, order) > 0 }, "an effect of", order)
-}
-
-// Two guards on one ledger act as one: while a call runs through the first guard, it does not run through the second,
-// which gets the late result.
-func TestGuardsOnOneLedger(t *testing.T) {
-	t.Parallel()
-	s, dir := serve(t), t.TempDir()
-	flags := []string{"--ledger", s.address}
-	first := startGuard(t, dir, flags...)
-	second := startGuard(t, dir, append(flags, "--journal", filepath.Join(dir, "second"))...)
-	got := make(chan toolReply, 1)
-	go func() { got <- first.charge("A", "late") }() // received below
-	awaitEffect(t, dir, "A")
-	if r := second.charge("A", ""); r.code != "in-flight" || !strings.Contains(r.text, "Nothing new was done") {
-		t.Errorf("beside the first one: %+v", r)
-	}
-	must.Do(t, os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600))
-	if r := <-got; r.text != "charge 1 for A" || r.replayed {
-		t.Errorf("the first one: %+v", r)
-	}
-	if r := second.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
-		t.Errorf("the second one: %+v", r)
-	}
 }
 
 // While the ledger does not answer, no guarded tool runs, and everything else passes. A result that the ledger cannot
