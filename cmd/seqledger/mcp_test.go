@@ -55,19 +55,11 @@ func faultTools(dir string) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "fault", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "charge"},
 		func(_ context.Context, _ *mcp.CallToolRequest, in faultInput) (*mcp.CallToolResult, any, error) {
-			if in.Mode == "die before" {
-				os.Exit(3)
-			}
 			n, err := addEffect(dir, in.Order)
 			if err != nil {
 				return nil, nil, err
 			}
-			switch in.Mode {
-			case "die after":
-				os.Exit(3)
-			case "kill after":
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			case "late":
+			if in.Mode == "late" {
 				awaitAnswer(dir)
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{
@@ -210,19 +202,6 @@ func callTool(ctx context.Context, session *mcp.ClientSession, tool string, argu
 	return r
 }
 
-// awaitCode retries a call until its answer has a code, and fails if the tool runs.
-func (h *agentHost) awaitCode(t *testing.T, order, code string) toolReply {
-	t.Helper()
-	var r toolReply
-	must.Await(t, func() bool {
-		if r = h.charge(order, ""); r.code != code && r.code != "in-flight" {
-			t.Fatalf("want %s, got %+v; stderr:\n%s", code, r, h.stderr)
-		}
-		return r.code == code
-	}, code)
-	return r
-}
-
 // One command in front of a server: a charge happens once, even if both are restarted; unguarded messages pass; the
 // guard passes on the server's log, exit code and signals.
 func TestGuard(t *testing.T) {
@@ -260,37 +239,6 @@ func TestGuard(t *testing.T) {
 		h = startGuard(t, dir)
 	}
 	check.Equal(t, effects(dir, ""), 1, "%d effects")
-}
-
-// A server that dies in the middle of a call leaves an unknown outcome, whether or not its effect happened: the agent
-// is told so, the tool does not run again, and an operator settles it.
-func TestGuardServerDies(t *testing.T) {
-	t.Parallel()
-	for mode, want := range map[string]int{"die before": 0, "die after": 1, "kill after": 1} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			dir, s := t.TempDir(), serve(t)
-			flags := []string{"--ledger", s.address, "--scope", "acme/agents"}
-			h := startGuard(t, dir, flags...)
-			r := h.charge("A", mode)
-			if r.code != "outcome-unknown" || !r.isError || !strings.Contains(r.text, "Call charges.") {
-				t.Errorf("%+v", r)
-			}
-			if code := h.wait(t); code != 3 && code != exitSignal+9 {
-				t.Errorf("exit code %d", code)
-			}
-			h = startGuard(t, dir, flags...)
-			r = h.awaitCode(t, "A", "outcome-unknown")
-			check.Equal(t, effects(dir, "A"), want, "%d effects")
-			_, command, _ := strings.Cut(r.text, "seqledger key resolve ")
-			command, _, _ = strings.Cut(command, " (or")
-			args := append([]string{"key", "resolve"}, strings.Fields(command)...)
-			s.do(t, append(args, "--response", "settled by hand")...).expect(t, exitDone)
-			if r := h.charge("A", ""); r.text != "settled by hand" || !r.replayed || r.isError {
-				t.Errorf("after it was settled: %+v", r)
-			}
-		})
-	}
 }
 
 // A guard that is repeatedly killed at random moments never lets an order be charged twice. The last guard answers for
