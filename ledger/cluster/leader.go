@@ -33,8 +33,8 @@ func (n *Node) noteLeader() {
 	}
 }
 
-// notLeading returns the error with which a node that does not lead refuses a request.
-func (n *Node) notLeading() error {
+// NotLeading returns the error with which a node that does not lead refuses a request.
+func (n *Node) NotLeading() error {
 	leader, _ := n.Leader()
 	return &NotLeaderError{Leader: leader.Client}
 }
