@@ -42,12 +42,14 @@ type logShipper struct {
 
 	// Guarded by archiver.mu.
 
-	moved chan struct{} // closed after each try
+	moved chan struct{} // closed after each try, and when one hangs
 
-	// Guarded by upkeep.jobs.
+	// What a node that does not lead, and may, drops of its log is what it has seen in the archive.
 
-	before uint64 // where the truncation before the last one would have ended
-	held   int    // how many truncations in a row had to keep everything
+	look atomic.Bool // the log is to be truncated
+	seen atomic.Uint64
+
+	held int // how many truncations in a row had to keep everything; guarded by upkeep.jobs
 }
 
 // noteState notes that there is a state with the log up to an index.
@@ -95,9 +97,14 @@ func (l *Ledger) ship(ctx context.Context) {
 		}
 		l.archiver.mu.Lock()
 		defer l.archiver.mu.Unlock()
-		close(s.moved)
-		s.moved = make(chan struct{})
+		s.tell()
 	})
+}
+
+// tell wakes those who wait for the next try. It needs the lock of the counters.
+func (s *logShipper) tell() {
+	close(s.moved)
+	s.moved = make(chan struct{})
 }
 
 // shipLast copies the rest of the log before a stop, unless the archive fails already.
@@ -115,14 +122,24 @@ func (l *Ledger) shipLast() {
 
 func (l *Ledger) shipLog(ctx context.Context) error {
 	s, mark, term := &l.archiver.log, l.archiver.mark.Load(), l.cluster.Term()
-	if mark == nil || term == 0 {
-		s.term = 0
-		s.shipped.Store(0)
-		l.noteLog(0, time.Time{}, time.Time{})
+	if mark == nil {
 		return nil
 	}
 	target := &patientTarget{Target: l.options.Archive, answers: &s.answers, patience: l.options.archiveSilence()}
 	defer target.calls.Wait() // the archive is still in use where a call hangs
+	if term == 0 {
+		s.term = 0
+		s.shipped.Store(0)
+		l.noteLog(0, time.Time{}, time.Time{})
+		if !s.look.Swap(false) {
+			return nil
+		}
+		_, _, end, err := l.archivedLog(ctx, target, mark.Ledger)
+		if err == nil {
+			s.seen.Store(end)
+		}
+		return err
+	}
 	if s.term != term || s.ledger != mark.Ledger {
 		if err := l.findShipped(ctx, target, mark.Ledger); err != nil {
 			return fmt.Errorf("look for the log: %w", err)
@@ -153,27 +170,37 @@ func (l *Ledger) standing(ctx context.Context) (index uint64, at time.Time, appl
 	return index, at, l.store.Applied().Index, err
 }
 
-// findShipped finds out up to where the archive has the log.
-func (l *Ledger) findShipped(ctx context.Context, t archive.Target, ledger machine.LedgerID) error {
+// archivedLog lists the log in an archive. It ends after the entry end, as far as this node may know, and follows a state
+// whose last entry is after.
+func (l *Ledger) archivedLog(
+	ctx context.Context, t archive.Target, ledger machine.LedgerID,
+) (found *archive.Log, after, end uint64, err error) {
 	states, err := archive.States(ctx, t, ledger)
 	if err != nil {
-		return err
+		return nil, 0, 0, err
 	}
-	found, err := archive.ListLog(ctx, t, ledger)
-	if err != nil {
-		return err
+	if found, err = archive.ListLog(ctx, t, ledger); err != nil {
+		return nil, 0, 0, err
 	}
-	var state, end uint64
 	for i := len(states) - 1; i >= 0; i-- {
 		// What the last leader did not copy before a later state is copied if this node has it.
 		if e := found.End(states[i].Log); end == 0 || e < end && e+1 >= l.log.First() {
-			state, end = states[i].Log, e
+			after, end = states[i].Log, e
 		}
 	}
 	if len(states) > 0 {
 		l.noteState(states[len(states)-1])
 	}
-	if own, err := l.log.Entries(end, 1); end > state && err == nil && len(own) > 0 {
+	return found, after, end, nil
+}
+
+// findShipped finds out up to where the archive has the log.
+func (l *Ledger) findShipped(ctx context.Context, t archive.Target, ledger machine.LedgerID) error {
+	found, after, end, err := l.archivedLog(ctx, t, ledger)
+	if err != nil {
+		return err
+	}
+	if own, err := l.log.Entries(end, 1); end > after && err == nil && len(own) > 0 {
 		archived, err := found.Entry(ctx, end)
 		switch {
 		case errors.Is(err, machine.ErrCorrupt): // archive verify tells; what follows is copied all the same
@@ -239,8 +266,7 @@ func (l *Ledger) noteLog(index uint64, at, safe time.Time) {
 const logHold = 16
 
 // keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than the
-// archive has it. A node that does not copy it keeps what the one before this would have dropped, for the case that it
-// becomes the leader.
+// archive is known to have it.
 func (l *Ledger) keepLog(upTo uint64) uint64 {
 	if l.options.Archive == nil || l.options.ArchiveInterval < 0 {
 		return upTo
@@ -248,9 +274,10 @@ func (l *Ledger) keepLog(upTo uint64) uint64 {
 	s := &l.archiver.log
 	keep := s.shipped.Load()
 	if keep == 0 {
-		keep = s.before
+		keep = s.seen.Load()
+		s.look.Store(true)
+		signal(s.wake)
 	}
-	s.before = upTo
 	truncated := l.log.Truncated()
 	if keep > truncated {
 		s.held = 0

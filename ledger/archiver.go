@@ -246,6 +246,9 @@ func (l *Ledger) setArchiveProblem(u *archiveUse, failed error) {
 			"removes nothing that is not archived", "error", failed)
 	}
 	u.problem = failed.Error()
+	if u == &l.archiver.log.archiveUse {
+		l.archiver.log.tell()
+	}
 }
 
 // archiveStats returns what is known of the archive; nil for none.

@@ -181,6 +181,8 @@ func (t *patientTarget) Delete(ctx context.Context, name string) error {
 func (t *patientTarget) Put(
 	ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte,
 ) error {
+	ctx, cancel := context.WithCancel(ctx) // a target that heeds it does not hang on
+	defer cancel()
 	done := make(chan error, 1)
 	t.calls.Go(func() {
 		done <- t.Target.Put(ctx, name, readerAtFunc(func(b []byte, at int64) (int, error) {

@@ -59,7 +59,7 @@ func Verify(
 		if i > 0 {
 			report.addGap(&found.files[i-1], f)
 		}
-		info, err := check(ctx, t, f)
+		info, err := checkFile(ctx, t, f)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
@@ -159,8 +159,8 @@ func (r *Report) addGap(before, f *entry) {
 	}
 }
 
-// check reads all of a file, which must be what its name says.
-func check(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, err error) {
+// checkFile reads all of a file, which must be what its name says.
+func checkFile(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, err error) {
 	file, err := t.Open(ctx, f.name())
 	if err != nil {
 		return info, err
