@@ -27,6 +27,7 @@ type Source struct {
 
 	log   *archive.Log // that follows it; nil for none
 	until *Until
+	entry uint64 // of the log, with which the state ends
 	least uint64 // the ledger index of the newest state that could have been read; see Replay
 }
 
@@ -77,7 +78,7 @@ func FromArchive(ctx context.Context, t archive.Target, ledger machine.LedgerID,
 			Read: func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
 				return archive.ReadState(ctx, t, s, open, progress)
 			},
-			log: log, until: &until,
+			log: log, until: &until, entry: s.Log,
 		})
 		sources[len(sources)-1].least = max(s.Index, sources[0].least)
 	}
@@ -90,6 +91,14 @@ func FromArchive(ctx context.Context, t archive.Target, ledger machine.LedgerID,
 		return nil, err
 	}
 	return sources, nil
+}
+
+// End returns the last entry of the log that the source leads to; 0 for a backup.
+func (s *Source) End() uint64 {
+	if s.log == nil {
+		return 0
+	}
+	return s.log.End(s.entry)
 }
 
 // Again reports whether the source must be read again after an error of Replay.
@@ -122,7 +131,14 @@ func (s *Source) Replay(
 		}
 		return flushMuch(store)
 	}}
-	m, err := r.run(ctx, logOf(ctx, s.log, store))
+	members, _, err := raftlog.DecodeMembers(info.Members)
+	known := err == nil
+	m, err := r.run(ctx, logOf(ctx, s.log, store, func(e *raftlog.Entry) {
+		members = members.After(e)
+		if info.At = (raftlog.Position{Index: e.Index, Term: e.Term}); known {
+			info.Members = members.Encode()
+		}
+	}))
 	if err != nil || m == nil {
 		return errors.Join(err, report.Problem("the state"))
 	}
@@ -153,14 +169,25 @@ func flushMuch(store *boltstore.Store) error {
 	return store.Flush()
 }
 
-// logOf returns how replay reads the log of an archive after the state in a store.
-func logOf(ctx context.Context, log *archive.Log, store *boltstore.Store) logReader {
+// logOf returns how replay reads the log of an archive after the state in a store. seen is called after each entry that
+// is a command, and before it for those that are none since the last one; it may be nil.
+func logOf(ctx context.Context, log *archive.Log, store *boltstore.Store, seen func(*raftlog.Entry)) logReader {
 	return func(each func(at raftlog.Position, entry []byte, decided bool) error) error {
+		var others []raftlog.Entry // that are no commands
 		return log.Visit(ctx, store.Checkpoint().Index, func(e *raftlog.Entry) error {
 			if !raftlog.IsCommand(e) {
+				others = append(others, *e)
 				return nil
 			}
-			return each(raftlog.Position{Index: e.Index, Term: e.Term}, e.Data, true)
+			err := each(raftlog.Position{Index: e.Index, Term: e.Term}, e.Data, true)
+			if err == nil && seen != nil {
+				for i := range others {
+					seen(&others[i])
+				}
+				seen(e)
+			}
+			others = others[:0]
+			return err
 		})
 	}
 }
@@ -229,7 +256,7 @@ func (c *archiveCheck) replay(ctx context.Context, store *boltstore.Store, o Opt
 		}
 		return errors.Join(c.compare(ctx, now), flushMuch(store))
 	}}
-	m, err := r.run(ctx, logOf(ctx, c.log, store))
+	m, err := r.run(ctx, logOf(ctx, c.log, store, nil))
 	if err != nil || m == nil {
 		return err
 	}
