@@ -150,8 +150,8 @@ func killArchiving(t *testing.T, dir string, step int) bool {
 }
 
 // TestArchivedStateSurvivesKills kills the process of the ledger at every step of a copy of a state, and of the log
-// beside it, to an archive that has a state, which goes. The ledger has every write that was acknowledged meanwhile; the
-// archive has a whole state with its block files after each kill, and everything before ArchivePoint once that has
+// beside it, to an archive that has a state, which goes. The ledger has every write that was acknowledged meanwhile;
+// the archive has a whole state with its block files after each kill, and everything before ArchivePoint once that has
 // returned; and the next start copies a newer one.
 func TestArchivedStateSurvivesKills(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 
 // The leader copies the log to the archive every ten seconds, or sooner where much is written: a restore brings a state
 // to any later moment with it. The entries are read from the log's own files behind the applier, so that writes have
-// nothing to do with it. The log is kept until it is copied, within bounds; beyond them entries are missing, and the next
-// state makes what comes after them useful again.
+// nothing to do with it. The log is kept until it is copied, within bounds; beyond them entries are missing, and the
+// next state makes what comes after them useful again.
 
 var (
 	// ErrNoArchive means that the ledger copies no log to an archive.
@@ -30,7 +30,8 @@ type logShipper struct {
 	archiveUse
 
 	wake chan struct{} // a signal: copy now
-	// shipped is the index of the log up to which the archive has it; 0 if that is not known, or another node copies it.
+	// shipped is the index of the log up to which the archive has it; 0 if that is not known, or another node copies
+	// it.
 	shipped atomic.Uint64
 	// gap is the last entry of those that the archive lacks after its newest state; 0 if it lacks none.
 	gap atomic.Uint64
@@ -148,7 +149,8 @@ func (l *Ledger) shipLog(ctx context.Context) error {
 	}
 	began := time.Now()
 	index, at, applied, err := l.standing(ctx)
-	for more := true; err == nil && s.shipped.Load() < applied; {
+	for err == nil && s.shipped.Load() < applied {
+		var more bool
 		if more, err = l.shipOne(ctx, target, mark.Ledger, at); !more && err == nil {
 			return nil // the log has not got the last of it yet: the next time
 		}
@@ -170,8 +172,8 @@ func (l *Ledger) standing(ctx context.Context) (index uint64, at time.Time, appl
 	return index, at, l.store.Applied().Index, err
 }
 
-// archivedLog lists the log in an archive. It ends after the entry end, as far as this node may know, and follows a state
-// whose last entry is after.
+// archivedLog lists the log in an archive. It ends after the entry end, as far as this node may know, and follows a
+// state whose last entry is after.
 func (l *Ledger) archivedLog(
 	ctx context.Context, t archive.Target, ledger machine.LedgerID,
 ) (found *archive.Log, after, end uint64, err error) {
@@ -265,8 +267,8 @@ func (l *Ledger) noteLog(index uint64, at, safe time.Time) {
 // logHold is how many truncations in a row may keep all of the log for the archive.
 const logHold = 16
 
-// keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than the
-// archive is known to have it.
+// keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than
+// the archive is known to have it.
 func (l *Ledger) keepLog(upTo uint64) uint64 {
 	if l.options.Archive == nil || l.options.ArchiveInterval < 0 {
 		return upTo

@@ -60,8 +60,8 @@ func archivedHistory(t *testing.T) (target archive.Target, id machine.LedgerID, 
 	t.Helper()
 	target = archive.Directory(t.TempDir())
 	o := ledger.Options{
-		Dir: t.TempDir(), Archive: target, ArchiveInterval: time.Nanosecond, ArchiveWindow: -1, CheckpointBytes: 64 << 10,
-		LogBytes: 256 << 10, Config: machine.DefaultConfig(),
+		Dir: t.TempDir(), Archive: target, ArchiveInterval: time.Nanosecond, ArchiveWindow: -1,
+		CheckpointBytes: 64 << 10, LogBytes: 256 << 10, Config: machine.DefaultConfig(),
 	}
 	o.Config.EvictionInterval, o.Config.EvictionLimit = 50, 20
 	l := open(t, o)
@@ -73,8 +73,8 @@ func archivedHistory(t *testing.T) (target archive.Target, id machine.LedgerID, 
 				for i := range 200 {
 					w := appendWrite(fmt.Sprint(client), uint64(round*200+i+1), make([]byte, 200))
 					w.Operations = append(w.Operations, machine.Operation{
-						Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%d/%d/%d", round, client, i), Value: []byte("v"),
-						ExpiresAt: time.Now().UnixNano(),
+						Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "%d/%d/%d", round, client, i),
+						Value: []byte("v"), ExpiresAt: time.Now().UnixNano(),
 					})
 					mustWrite(t, l, w, machine.Committed)
 					if client == 0 {
@@ -119,8 +119,9 @@ func TestPointInTime(t *testing.T) {
 	passed := 0
 	for range 50 {
 		m := moments[random.IntN(len(moments))]
-		if got := restored(t, target, id, verify.Until{Index: m.index}); got.index != m.index || got.digest != m.digest {
-			t.Errorf("index %d: restored %+v, and it was %+v", m.index, got, m)
+		at := restored(t, target, id, verify.Until{Index: m.index})
+		if at.index != m.index || at.digest != m.digest {
+			t.Errorf("index %d: restored %+v, and it was %+v", m.index, at, m)
 		}
 		index := 2 + random.Uint64N(last.index)
 		before := moments[0]
@@ -198,8 +199,8 @@ func TestDamagedLog(t *testing.T) {
 	}
 }
 
-// mustNotice expects an archive with one damaged object to be found damaged, and a restore of all of it to go round that
-// or to fail.
+// mustNotice expects an archive with one damaged object to be found damaged, and a restore of all of it to go round
+// that or to fail.
 func mustNotice(t *testing.T, target archive.Target, id machine.LedgerID, last moment, what string) {
 	t.Helper()
 	objects := must.Get(archive.Verify(t.Context(), target, id, nil))(t)
@@ -439,7 +440,8 @@ func TestListsThatAreLate(t *testing.T) {
 	target := archive.Directory(t.TempDir())
 	o := ledger.Options{
 		Dir: t.TempDir(), Archive: &lateTarget{Target: target, last: map[string][]archive.Object{}},
-		ArchiveInterval: time.Nanosecond, ArchiveWindow: time.Nanosecond, LogBytes: 256 << 10, CheckpointBytes: 64 << 10,
+		ArchiveInterval: time.Nanosecond, ArchiveWindow: time.Nanosecond, LogBytes: 256 << 10,
+		CheckpointBytes: 64 << 10,
 	}
 	next, last, id := uint64(1), moment{}, machine.LedgerID(0)
 	for range 4 {

@@ -158,7 +158,8 @@ func archiveStatus(a *stats.Archive) *seqledgerv1.ArchiveStatus {
 		status.FailingSince = timestamppb.New(a.FailingSince)
 	}
 	if !a.LogSafe.IsZero() {
-		status.LogIndex, status.LogTime, status.LogSafe = a.LogIndex, timestamppb.New(a.LogTime), timestamppb.New(a.LogSafe)
+		status.LogIndex, status.LogTime = a.LogIndex, timestamppb.New(a.LogTime)
+		status.LogSafe = timestamppb.New(a.LogSafe)
 	}
 	return status
 }

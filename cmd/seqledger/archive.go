@@ -105,7 +105,8 @@ func describeLedgers(ctx context.Context, t archive.Target, ids []machine.Ledger
 		text := id.String() + " (no state)"
 		if states, err := archive.States(ctx, t, id); err == nil && len(states) > 0 {
 			newest := states[len(states)-1]
-			text = fmt.Sprintf("%s (state of %s, up to index %d)", id, newest.Time.UTC().Format(time.RFC3339), newest.Index)
+			text = fmt.Sprintf("%s (state of %s, up to index %d)", id, newest.Time.UTC().Format(time.RFC3339),
+				newest.Index)
 		}
 		texts = append(texts, text)
 	}

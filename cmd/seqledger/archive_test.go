@@ -98,7 +98,8 @@ func statesInArchive(t *testing.T, starts int) (archived, last, digest string) {
 	data, archived := filepath.Join(t.TempDir(), "data"), t.TempDir()
 	for sequence := uint64(1); sequence <= uint64(starts); sequence++ {
 		o := ledger.Options{
-			Dir: data, Logger: slog.New(slog.DiscardHandler), Archive: archive.Directory(archived), ArchiveInterval: time.Hour,
+			Dir: data, Logger: slog.New(slog.DiscardHandler), Archive: archive.Directory(archived),
+			ArchiveInterval: time.Hour,
 		}
 		l := must.Get(ledger.Open(t.Context(), o))(t)
 		must.Get(l.Write(t.Context(), &machine.Write{
@@ -152,7 +153,8 @@ func TestRestoreFromArchive(t *testing.T) {
 		}
 	}
 	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "1").expect(t, exitFailed, "no state")
-	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "999").expect(t, exitFailed, "ends at index "+last)
+	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "999").expect(t, exitFailed,
+		"ends at index "+last)
 }
 
 // TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator

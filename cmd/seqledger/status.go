@@ -267,7 +267,8 @@ func showArchive(t *table, a *seqledgerv1.ArchiveStatus) {
 		t.field("archived state", fmt.Sprintf("up to index %d, of %s", a.GetStateIndex(), timestamp(a.GetStateTime())))
 	}
 	if a.GetLogSafe() != nil {
-		t.field("archived log", fmt.Sprintf("up to index %d; complete up to %s", a.GetLogIndex(), timestamp(a.GetLogSafe())))
+		t.field("archived log", fmt.Sprintf("up to index %d; complete up to %s", a.GetLogIndex(),
+			timestamp(a.GetLogSafe())))
 	}
 	t.field("to be archived", fmt.Sprintf("%d files, %s", a.GetWaitingFiles(), byteSize(a.GetWaitingBytes())))
 	if a.GetProblem() != "" {

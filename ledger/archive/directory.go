@@ -47,8 +47,8 @@ type Disk interface {
 const (
 	// temporaryMark is behind the name of the object in that of a temporary file.
 	temporaryMark = ".new-"
-	// temporaryFolder is where a directory has them, below the id of the ledger: what killed processes have left is found
-	// without a list of all objects.
+	// temporaryFolder is where a directory has them, below the id of the ledger: what killed processes have left is
+	// found without a list of all objects.
 	temporaryFolder = "new"
 )
 
@@ -189,7 +189,8 @@ func (d directory) Create(object string) (Writer, string, error) {
 	}
 	ledger, rest, _ := strings.Cut(object, "/")
 	folder := path.Join(ledger, temporaryFolder)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(d.path(object)), 0o700), os.MkdirAll(d.path(folder), 0o700)); err != nil {
+	err := errors.Join(os.MkdirAll(filepath.Dir(d.path(object)), 0o700), os.MkdirAll(d.path(folder), 0o700))
+	if err != nil {
 		return nil, "", err
 	}
 	f, err := os.CreateTemp(d.path(folder), strings.ReplaceAll(rest, "/", "_")+temporaryMark)

@@ -114,8 +114,8 @@ func decodeLog(b []byte) (ledger machine.LedgerID, entries []raftlog.Entry, err 
 	return ledger, entries, nil
 }
 
-// Log is what a target had of the log of a ledger when it was listed. Objects may overlap, because a leader that follows
-// another begins where its own log does; they have the same entries then.
+// Log is what a target had of the log of a ledger when it was listed. Objects may overlap, because a leader may copy
+// what another one has copied; they have the same entries then.
 type Log struct {
 	target   Target
 	ledger   machine.LedgerID

@@ -19,7 +19,8 @@ import (
 // someEntries returns entries of a log, which are the same whenever it is called.
 func someEntries(first, last uint64) (entries []raftlog.Entry) {
 	for i := first; i <= last; i++ {
-		entries = append(entries, raftlog.Entry{Index: i, Term: 1 + i/10, Kind: 1, Data: fmt.Appendf(nil, "entry %d", i)})
+		e := raftlog.Entry{Index: i, Term: 1 + i/10, Kind: 1, Data: fmt.Appendf(nil, "entry %d", i)}
+		entries = append(entries, e)
 	}
 	return entries
 }

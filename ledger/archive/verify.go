@@ -30,8 +30,8 @@ type Report struct {
 }
 
 // Verify checks the archive of a ledger: every byte of every file, which must be what its name says and follow the file
-// before it, every part of every state, and the log. It needs no ledger. progress is called after each of them; it may be nil.
-// An error means that the check itself could not be done.
+// before it, every part of every state, and the log. It needs no ledger. progress is called after each of them; it may
+// be nil. An error means that the check itself could not be done.
 func Verify(
 	ctx context.Context, t Target, ledger machine.LedgerID, progress func(Report),
 ) (report Report, err error) {

@@ -61,7 +61,7 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	err := n.log.ChangeIn(ctx, term, change)
 	switch {
 	case errors.Is(err, raftlog.ErrNotLeader) && n.mustLead() != nil:
-		return n.NotLeading()
+		return n.notLeading()
 	case errors.Is(err, raftlog.ErrOutcomeUnknown):
 		return fmt.Errorf("%w: %w", ErrUnknownChange, err)
 	case errors.Is(err, raftlog.ErrNotLeader):
@@ -110,7 +110,7 @@ func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 		case err == nil || errors.Is(err, ErrNoSuchNode):
 			return err
 		case !n.log.Role().Leads: // only a leader knows the others
-			return n.NotLeading()
+			return n.notLeading()
 		}
 		select {
 		case <-ticker.C:
@@ -134,7 +134,7 @@ func (n *Node) mustLead() error {
 		return ErrAlone
 	}
 	if leader, _ := n.Leader(); !leader.Self {
-		return n.NotLeading()
+		return n.notLeading()
 	}
 	return nil
 }

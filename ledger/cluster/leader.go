@@ -33,8 +33,8 @@ func (n *Node) noteLeader() {
 	}
 }
 
-// NotLeading returns the error with which a node that does not lead refuses a request.
-func (n *Node) NotLeading() error {
+// notLeading returns the error with which a node that does not lead refuses a request.
+func (n *Node) notLeading() error {
 	leader, _ := n.Leader()
 	return &NotLeaderError{Leader: leader.Client}
 }

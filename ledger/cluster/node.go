@@ -146,7 +146,7 @@ func (n *Node) beginTerm(term uint64) {
 }
 
 // NotLeading returns the error with which a node that does not lead refuses a request.
-func (d *Driver) NotLeading() error { return d.NotLeading() }
+func (d *Driver) NotLeading() error { return d.notLeading() }
 
 // id returns the id of this node.
 func (n *Node) id() uint64 { return n.directory.Node() }

@@ -84,8 +84,8 @@ func (o *Options) list(ctx, most context.Context, ledger machine.LedgerID) ([]ve
 func (o *Options) compare(ctx context.Context, as transport.Identity, node string, info *backupfile.Info) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url(node)+cluster.DigestQuery(info.At.Index, machine.Check{}),
-		http.NoBody)
+	url := o.url(node) + cluster.DigestQuery(info.At.Index, machine.Check{})
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -90,8 +90,8 @@ type Archive struct {
 	// ledger time there; 0 for none.
 	StateIndex uint64
 	StateTime  time.Time
-	// LogIndex is the ledger index up to which this node, as the leader, has copied the log, and LogTime the ledger time
-	// there. Everything that was acknowledged before LogSafe can be restored. They are zero where none is copied.
+	// LogIndex is the ledger index up to which this node, as the leader, has copied the log, and LogTime the ledger
+	// time there. Everything that was acknowledged before LogSafe can be restored. They are zero where none is copied.
 	LogIndex         uint64
 	LogTime, LogSafe time.Time
 	Failures         uint64 // tries that failed since the start

@@ -33,13 +33,14 @@ type Source struct {
 
 // FromBackup returns a backup as a source.
 func FromBackup(ctx context.Context, backup io.Reader) Source {
-	return Source{Name: "the backup", Read: func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
+	read := func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
 		return backupfile.Read(ctx, backup, nil, open, progress)
-	}}
+	}
+	return Source{Name: "the backup", Read: read}
 }
 
-// Until says up to where a ledger is restored: the last whole entry of the log that ends at a ledger index or before it,
-// and at a ledger time or before it. The zero value is the end of the log.
+// Until says up to where a ledger is restored: the last whole entry of the log that ends at a ledger index or before
+// it, and at a ledger time or before it. The zero value is the end of the log.
 type Until struct {
 	Index uint64    // 0 for any
 	Time  time.Time // zero for any
@@ -154,8 +155,8 @@ func (s *Source) Replay(
 		case s.until.Index > info.Index:
 			return fmt.Errorf("the archive ends at index %d, before %d", info.Index, s.until.Index)
 		case info.Index < s.least:
-			return fmt.Errorf("%w: the log leads to index %d, and a newer state is up to %d", machine.ErrCorrupt, info.Index,
-				s.least)
+			return fmt.Errorf("%w: the log leads to index %d, and a newer state is up to %d", machine.ErrCorrupt,
+				info.Index, s.least)
 		}
 		return nil
 	}), store.Flush())
@@ -193,8 +194,8 @@ func logOf(ctx context.Context, log *archive.Log, store *boltstore.Store, seen f
 }
 
 // Archive checks the states and the log of an archive, whose objects package archive has checked: it replays the log
-// from each state to the next one, which must be what that leads to, and audits the last state with all that follows it.
-// It puts a state into the system's directory for temporary files, which takes as much room as the ledger.
+// from each state to the next one, which must be what that leads to, and audits the last state with all that follows
+// it. It puts a state into the system's directory for temporary files, which takes as much room as the ledger.
 func Archive(
 	ctx context.Context, t archive.Target, ledger machine.LedgerID, o Options, told func(index uint64),
 ) (report *Report, err error) {
