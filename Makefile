@@ -88,7 +88,7 @@ test: test-servers ## Run the tests, shortened (-short)
 # all. At its end a program with the detector sleeps for a second by default, and the tests start hundreds.
 RACED ?= ./client ./client/internal/... ./client/journal ./client/writer ./client/idempotency/internal/... \
   ./internal/gateway ./internal/mcp/... ./internal/upgrade ./ledger ./ledger/blockfile ./ledger/boltstore \
-  ./ledger/raftlog ./ledger/raftlog/transport ./ledger/seed ./server/...
+  ./ledger/raftlog ./ledger/raftlog/transport ./ledger/seed ./ledger/witness ./server/...
 .PHONY: test-race
 test-race: ## Run the tests of packages whose goroutines share memory with the race detector, shortened
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
@@ -339,14 +339,6 @@ release: $(TOOLS)/cyclonedx-gomod ## Build the programs of a release into bin/re
 # Its module has no list of versions at the proxy, without which go install does not work.
 $(TOOLS)/cyclonedx-gomod:
 	$(GO) build -C .ci/sbom -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
-
-# script is part of util-linux. The demo draws its progress on a terminal alone.
-RECORDED := seqledger demo --duration 5s --seed 42
-.PHONY: recording
-recording: build ## Record the demo for the README (docs/demo.svg)
-	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
-	  script -qec 'stty cols 100; PATH=bin:$$PATH $(RECORDED)' -O $$out/output -T $$out/timing && \
-	  $(GO) run ./docs/recording '$(RECORDED)' $$out/output $$out/timing >$$out/demo.svg && mv $$out/demo.svg docs/demo.svg
 
 .PHONY: clean
 clean: ## Remove what was built

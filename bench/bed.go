@@ -21,7 +21,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
-	"github.com/seqledger/seqledger/server/auth"
 )
 
 // bed is where a row is measured: a temporary directory with a ledger, opened in this process or by a server
@@ -67,9 +66,9 @@ func (b *bed) openLedger(ctx context.Context) (err error) {
 	return err
 }
 
-// startServer starts a server on the bed's directory, with more arguments if there are any, and waits until it listens.
-func (b *bed) startServer(ctx context.Context, more ...string) error {
-	arguments := append([]string{"-serve", b.data()}, more...)
+// startServer starts a server on the bed's directory, and waits until it listens.
+func (b *bed) startServer(ctx context.Context) error {
+	arguments := []string{"-serve", b.data()}
 	if b.o.profile != "" {
 		arguments = append(arguments, "-profile", b.o.profile+"-server")
 	}
@@ -131,16 +130,10 @@ func startProfile(prefix string) (stop func() error, err error) {
 	}, pprof.StartCPUProfile(f)
 }
 
-// serve is the server's process, with an auth file if there is one. It says where it listens.
-func serve(ctx context.Context, o *options, dir, authFile string) (err error) {
+// serve is the server's process. It says where it listens.
+func serve(ctx context.Context, o *options, dir string) (err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	so := server.Options{DiskReserve: -1, Logger: quiet, Version: "bench"}
-	if authFile != "" {
-		if so.Auth, err = auth.Open(authFile, auth.Options{Logger: quiet}); err != nil {
-			return err
-		}
-		so.StoredFile = filepath.Join(dir, "STORED")
-	}
 	stopProfile, err := startProfile(o.profile)
 	if err != nil {
 		return err
@@ -167,35 +160,24 @@ func serve(ctx context.Context, o *options, dir, authFile string) (err error) {
 type serverProcess struct {
 	*process.Process
 
-	address  string
-	observer string // a key that may read the metrics, if there is access control
-}
-
-// get returns what the server has at a path.
-func (p *serverProcess) get(ctx context.Context, path string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+path, http.NoBody)
-	if err != nil {
-		return "", err
-	}
-	request.Header.Set("Authorization", "Bearer "+p.observer)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	text, err := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusOK {
-		err = errors.New(response.Status)
-	}
-	return string(text), errors.Join(err, response.Body.Close())
+	address string
 }
 
 // metric reads one of the server's metrics without labels.
 func (p *serverProcess) metric(ctx context.Context, name string) (float64, error) {
-	text, err := p.get(ctx, "/metrics")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(text) {
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	text, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
 			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"regexp"
-	"slices"
 	"testing"
 	"time"
 
@@ -30,9 +29,9 @@ func measured(t *testing.T, o *options, measure func(context.Context, *bed) erro
 	return lines
 }
 
-// TestMain lets the test binary be a server and a bad tenant, as the harness's own binary is.
+// TestMain lets the test binary be a server, as the harness's own binary is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"-serve", "-attack", "-relay"}, os.Args[1]) {
+	if len(os.Args) > 1 && os.Args[1] == "-serve" {
 		main()
 		return
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger"
@@ -137,14 +139,18 @@ func newCrowd(ctx context.Context, b *bed, streams int) (*crowd, error) {
 	for i := range growthWriters {
 		c.random = append(c.random, rand.New(rand.NewPCG(uint64(i), 1)))
 	}
-	return c, each(ctx, growthWriters, func(ctx context.Context, worker int) error {
-		for stream := worker; stream < streams; stream += growthWriters {
-			if err := c.write(ctx, stream); err != nil {
-				return err
+	group, ctx := errgroup.WithContext(ctx)
+	for worker := range growthWriters {
+		group.Go(func() error {
+			for stream := worker; stream < streams; stream += growthWriters {
+				if err := c.write(ctx, stream); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	return c, group.Wait()
 }
 
 func (c *crowd) open(ctx context.Context) (err error) {

@@ -28,7 +28,7 @@ type options struct {
 	dir      string // below which data directories are made
 	profile  string
 	json     string
-	// fraction of the full size, for abuse, allocs, gateway and growth.
+	// fraction of the full size, for allocs and growth.
 	fraction float64
 	// Of growth: numbers of streams, and lengths of a load, in order, at a rate in writes a second.
 	streams []int
@@ -67,11 +67,9 @@ type row struct {
 }
 
 var tables = map[string]table{
-	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows, ""},
-	"abuse":   {"abuse", findingColumns, abuseRows, ""},
-	"allocs":  {"allocs", allocColumns, allocRows, allocsFailure},
-	"gateway": {"gateway", findingColumns, gatewayRows, ""},
-	"growth":  {"growth", growthColumns, growthRows, ""},
+	"":       {"128-byte append, acknowledged after fsync", rateColumns, rateRows, ""},
+	"allocs": {"allocs", allocColumns, allocRows, allocsFailure},
+	"growth": {"growth", growthColumns, growthRows, ""},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -84,17 +82,13 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, abuse, growth, chaos, allocs, "+
-			"check, or nothing for the table of rates", kind)
+		return fmt.Errorf("unknown kind %q: growth, chaos, allocs, check, or nothing for the table of rates", kind)
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "measure for a fraction of a second: does it run?")
 	only := flags.String("only", "", "measure the rows whose name matches this regular expression")
-	upstream := flags.String("relay", "", "be a bare proxy before this service (used by bench itself)")
-	attack := flags.Bool("attack", false, "be a bad tenant (used by bench itself)")
 	serveDir := flags.String("serve", "", "serve a ledger in this directory (used by bench itself)")
-	authFile := flags.String("auth", "", "with -serve: the auth file (used by bench itself)")
 	flags.DurationVar(&o.duration, "duration", 8*time.Second, "how long each row is measured")
 	flags.StringVar(&o.dir, "dir", "", "make data directories below this one (default: the system's temporary "+
 		"directory)")
@@ -113,14 +107,10 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unknown argument %q; see -help", flags.Arg(0))
-	case *attack:
-		return runAttack(ctx, os.Stdin, stdout)
-	case *upstream != "":
-		return relay(ctx, *upstream)
 	case *serveDir != "":
 		ctx, stop := process.UntilStdinEnds(ctx)
 		defer stop()
-		return serve(ctx, &o, *serveDir, *authFile)
+		return serve(ctx, &o, *serveDir)
 	}
 	o.warmup = time.Second
 	if *quick {
@@ -204,25 +194,6 @@ func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.
 	return harness.WriteJSON(o.json, report)
 }
 
-// findingColumns are those of tables whose lines are one finding each.
-var findingColumns = harness.Columns{
-	{Head: "row", Name: "row", Width: -28},
-	{Head: "measure", Name: "measure", Width: -46},
-	{Head: "value", Name: "value", Width: 18},
-	{Head: "target", Name: "target", Width: 14},
-	{Name: "verdict", Width: -8},
-}
-
-// told is a finding for the record.
-func told(measure, value string) harness.Line {
-	return harness.Line{"measure": measure, "value": value}
-}
-
-// held is a finding and whether it reaches its target.
-func held(measure, value, target string, reached bool) harness.Line {
-	return harness.Line{"measure": measure, "value": value, "target": target, "verdict": verdict(reached)}
-}
-
 // verdict returns the word for a comparison with a target.
 func verdict(reached bool) string {
 	if reached {
@@ -230,8 +201,6 @@ func verdict(reached bool) string {
 	}
 	return "MISSED"
 }
-
-func milliseconds(ms float64) string { return fmt.Sprintf("%.2f ms", ms) }
 
 // scaled returns a part of the full size.
 func scaled(o *options, n int) int { return max(1, int(float64(n)*o.fraction)) }

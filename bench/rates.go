@@ -88,7 +88,7 @@ func rateRows(*options) []row {
 func (r *rate) measure(ctx context.Context, b *bed, workers int) (load.Result, error) {
 	open := b.openLedger
 	if r.server {
-		open = func(ctx context.Context) error { return b.startServer(ctx) }
+		open = b.startServer
 	}
 	if err := errors.Join(open(ctx), b.profile()); err != nil {
 		return load.Result{}, err

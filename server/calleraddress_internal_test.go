@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -29,9 +30,7 @@ func TestCallerNamesNoNode(t *testing.T) {
 	q.Header.Set("Seqledger-Peer-To", "99")
 	a := must.Get(http.DefaultClient.Do(q))(t)
 	_ = a.Body.Close()
-	if got := <-to; got != "" {
-		t.Errorf("the leader is told that the call is for node %s", got)
-	}
+	check.Equal(t, <-to, "", "the leader is told that the call is for node %s")
 }
 
 // A change of the members whose outcome is unknown is told as such, and not as an unknown write or a failure.

@@ -113,12 +113,3 @@ func TestDebugRequestsEnd(t *testing.T) {
 		must.Do(t, <-served)
 	})
 }
-
-// TestNoProfilesOnTheMainListener: they are for this machine alone.
-func TestNoProfilesOnTheMainListener(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	if status, _ := h.get(t, "/debug/pprof/"); status != http.StatusNotFound {
-		t.Error(status)
-	}
-}

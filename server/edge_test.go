@@ -194,9 +194,7 @@ func TestPassedOnCallsMakeTheirConnectionKnown(t *testing.T) {
 		writer, _ := node.as("writer")
 		for i := range 2 {
 			_, err := writer.Write(within(t), connect.NewRequest(writeOf("till-"+name, uint64(i+1), appendOp("x"))))
-			if err != nil {
-				t.Fatal(name, err)
-			}
+			must.Do(t, err, "%v", name)
 		}
 		check.Equal(t, server.UnknownConnections(h.server), 0, "the %s does not know %d of the connections of a writer",
 			name)

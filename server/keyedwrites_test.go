@@ -193,13 +193,14 @@ func TestTimesOfKeys(t *testing.T) {
 			t.Errorf("%s in %v, want %v", what, in, want)
 		}
 	}
-	first := reserveOf("done", 1)
+	first, before := reserveOf("done", 1), h.ledger.Stats().Commands
 	owned := reply(t, c.Reserve, first)
 	near("the lease ends", owned.LeaseExpiresAt, time.Hour)
 	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(first, owned.Token)})
 	near("the extended lease ends", beat.LeaseExpiresAt, time.Hour)
 	done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(first, owned.Token)})
 	near("the result expires", done.ExpiresAt, 48*time.Hour)
+	check.Equal(t, h.ledger.Stats().Commands-before, 3, "a reservation, a heartbeat and a result are %d commands")
 	second := reserveOf("refused", 1)
 	refused := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(second, reply(t, c.Reserve, second).Token)})
 	near("the refusal expires", refused.ExpiresAt, 2*time.Hour)

@@ -76,9 +76,7 @@ func TestToolsForAgents(t *testing.T) {
 		o, problem := use(t, a, tool, arguments)
 		must.Equal(t, problem, "", "%s: %s", tool)
 		for i := 0; i < len(want); i += 2 {
-			if got := fmt.Sprint(o[want[i]]); !strings.Contains(got, want[i+1]) {
-				t.Errorf("%s: %s is %q, want %q", tool, want[i], got, want[i+1])
-			}
+			check.Contains(t, fmt.Sprint(o[want[i]]), want[i+1], "%s: %s", tool, want[i])
 		}
 		return o
 	}

@@ -99,9 +99,7 @@ func (h *harness) results(t testing.TB) map[string]int {
 		}
 		parts := strings.Split(labels, `"`)
 		n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(parts[len(parts)-1], "} ")))
-		if err != nil {
-			t.Fatal(line, err)
-		}
+		must.Do(t, err, "%v", line)
 		counts[parts[2]+" "+parts[0]] = n
 	}
 	return counts

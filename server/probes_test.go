@@ -13,8 +13,6 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -25,8 +23,6 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 )
-
-func unmarshalJSON(data []byte, m proto.Message) error { return protojson.Unmarshal(data, m) }
 
 // ledgerState returns where a stream stands in the ledger itself.
 func ledgerState(t testing.TB, l *ledger.Ledger, client string) (s machine.StreamState, found bool) {

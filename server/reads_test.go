@@ -93,10 +93,8 @@ func TestSessions(t *testing.T) {
 	}
 	_, err = h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
 	mustRefuse(t, err, connect.CodeFailedPrecondition, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED)
-	second, err := open(2, first.State.Session)
-	if err != nil || second.PreviousSession != first.State.Session {
-		t.Fatal(second, err)
-	}
+	second := must.Get(open(2, first.State.Session))(t)
+	must.Equal(t, second.PreviousSession, first.State.Session)
 	_, err = open(3, first.State.Session)
 	mustRefuse(t, err, connect.CodeFailedPrecondition, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED)
 	fenced := writeOf("c", 2, appendOp("x"))

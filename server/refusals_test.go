@@ -110,8 +110,6 @@ func TestSubjectsAreBounded(t *testing.T) {
 		t.Errorf("%d bytes, sequence %d", lengths, about.sequence)
 	}
 	for _, m := range []any{(*seqledgerv1.WriteRequest)(nil), new(seqledgerv1.GetStatusRequest), nil} {
-		if subjectOf(m) != (subject{}) {
-			t.Errorf("%T without names has some", m)
-		}
+		check.Equal(t, subjectOf(m), subject{}, "%T without names has some: got %v", m)
 	}
 }

@@ -269,9 +269,7 @@ func TestBrokenForwardIsOfUnknownOutcome(t *testing.T) {
 		}))
 		status, _, answer := r.write(t)
 		wantUnknown(t, name, status, answer)
-		if <-got != "a write" {
-			t.Error(name, "the leader did not get the call")
-		}
+		check.Equal(t, <-got, "a write", "%v the leader did not get the call: got %v", name)
 	}
 }
 

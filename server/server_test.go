@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,7 +17,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -203,27 +201,6 @@ func (h *harness) do(t testing.TB, request *http.Request) (int, http.Header, str
 	return response.StatusCode, response.Header, string(text)
 }
 
-func TestPlainJSONOverHTTP1(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	body := `{"scope":{"organization":"acme"},"clientId":"curl","sequence":"1",` +
-		`"operations":[{"append":{"payload":"aGk="}}]}`
-	status, header, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", body)
-	var answer struct {
-		Receipt struct {
-			TxID        string `json:"txId"`
-			BlockHeight string `json:"blockHeight"`
-		} `json:"receipt"`
-	}
-	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 200 || answer.Receipt.BlockHeight != "1" {
-		t.Fatal(status, text, err)
-	}
-	if header.Get("Access-Control-Allow-Origin") != "" {
-		t.Error("the server must send no CORS headers:", header)
-	}
-	must.Get(machine.ParseTxID(answer.Receipt.TxID))(t)
-}
-
 func TestReadsOverGET(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -270,17 +247,6 @@ func TestUnknownContentTypeIsExplained(t *testing.T) {
 		status, _, body := h.do(t, request)
 		if status != want || want == 415 && !strings.Contains(body, "application/json") {
 			t.Errorf("%q: %d, %s", contentType, status, body)
-		}
-	}
-}
-
-func TestUnknownPathIsNotFound(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	for _, path := range []string{"/other", "/seqledger.v1.LedgerService/Nothing", "/favicon.ico"} {
-		request := must.Get(http.NewRequest(http.MethodGet, h.url+path, http.NoBody))(t)
-		if status, _, _ := h.do(t, request); status != http.StatusNotFound {
-			t.Error(path, "must be 404, got", status)
 		}
 	}
 }

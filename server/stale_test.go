@@ -43,10 +43,8 @@ func TestStaleReads(t *testing.T) {
 	}
 	_ = errors.Join(leader.stop(), leader.ledger.Close()) // it cannot hand over without a majority
 
-	answer, err := get(within(t), "stale")
-	if err != nil || string(answer.Msg.Entity.Value) != "before" {
-		t.Fatal(answer, err)
-	}
+	answer := must.Get(get(within(t), "stale"))(t)
+	must.Equal(t, string(answer.Msg.Entity.Value), "before")
 	index, err := strconv.ParseUint(answer.Header().Get("Seqledger-Index"), 10, 64)
 	if err != nil || index < answer.Msg.Entity.Version || index > left.status(t).Index {
 		t.Errorf("an entity of version %d is read at index %d, %v", answer.Msg.Entity.Version, index, err)

@@ -3,21 +3,17 @@ package server_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 )
 
@@ -112,44 +108,6 @@ func TestDrainRefusesNewWrites(t *testing.T) {
 		t.Error("a draining server is alive:", status)
 	}
 }
-
-// TestSlowPathDecodesTheSame: a frame that has one bad write is decoded write by write, and the good ones must come out
-// as ever.
-func TestSlowPathDecodesTheSame(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithCodec(rawJSON{}))
-	stream := client.WriteStream(within(t))
-	one := `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"%d",` +
-		`"operations":[{"append":{"payload":"eA=="}}]}`
-	body := fmt.Sprintf(`{"writes":[`+one+`,{"typo":1},`+one+`]}`, 1, 2)
-	must.Do(t, stream.Send(frameOf(writeOf(body, 0))))
-	r := receive(t, stream, 3)
-	if r[0].GetReceipt().GetSequence() != 1 || r[1].GetError().GetField() != "typo" ||
-		r[2].GetReceipt().GetSequence() != 2 {
-		t.Error(r)
-	}
-	again, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
-	if err != nil || !again.Msg.Receipt.Replayed {
-		t.Error("the same write in binary must be a retry:", again, err)
-	}
-	end(t, stream)
-}
-
-// rawJSON sends the client id of the first write as the whole body, so that a test can send what no client would.
-type rawJSON struct{}
-
-func (rawJSON) Name() string { return "json" }
-
-func (rawJSON) Marshal(m any) ([]byte, error) {
-	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
-	if !ok {
-		return nil, fmt.Errorf("unexpected %T", m)
-	}
-	return []byte(strings.TrimSpace(frame.Writes[0].ClientId)), nil
-}
-
-func (rawJSON) Unmarshal(data []byte, m any) error { return unmarshalJSON(data, m.(proto.Message)) }
 
 // TestDrainIsBounded: a client that never reads cannot hold the server up.
 func TestDrainIsBounded(t *testing.T) {

@@ -23,8 +23,7 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// In each test one tenant does what it should not, and another one must not notice. bench abuse measures the same with
-// a clock.
+// In each test one tenant does what it should not, and another one must not notice.
 
 // tenantKeys are a tenant of good manners and a bad one, each in an organization of its own.
 var tenantKeys = map[string]string{

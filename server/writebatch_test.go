@@ -38,40 +38,6 @@ func results(answer *connect.Response[seqledgerv1.WriteBatchResponse]) string {
 	return strings.Join(words, ", ")
 }
 
-// Single writes, streams and batches are the same writes.
-func TestWriteBatchRepeatsOtherCalls(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	one := h.mustWrite(t, writeOf("c", 1, appendOp("1")))
-	answer, err := h.client.WriteBatch(within(t),
-		batchOf(writeOf("c", 1, appendOp("1")), writeOf("c", 2, appendOp("2"))))
-	if err != nil || results(answer) != "again 1, 2" || answer.Msg.Results[0].GetReceipt().TxId != one.TxId {
-		t.Fatal(answer, err)
-	}
-	if again := h.mustWrite(t, writeOf("c", 2, appendOp("2"))); !again.Replayed ||
-		again.TxId != answer.Msg.Results[1].GetReceipt().TxId {
-		t.Error(again)
-	}
-	withProof := writeOf("c", 3, appendOp("3"))
-	withProof.IncludeProof = true
-	answer, err = h.client.WriteBatch(within(t), batchOf(withProof, writeOf("c", 4, appendOp("4"))))
-	if err != nil || results(answer) != "3, 4" {
-		t.Fatal(answer, err)
-	}
-	if a, b := answer.Msg.Results[0].GetReceipt(), answer.Msg.Results[1].GetReceipt(); a.Proof == nil ||
-		b.Proof != nil {
-		t.Error("proofs:", a.Proof, b.Proof)
-	}
-	// A keyed write is a call of its own.
-	keyed := &seqledgerv1.WriteRequest{Scope: scope(), ClientId: "c",
-		IdempotencyKey: "5c9d2f0e-4f7e-4c38-9d8c-0d7c3c0f6a11",
-		Operations:     []*seqledgerv1.Operation{appendOp("5")}}
-	answer, err = h.client.WriteBatch(within(t), batchOf(keyed))
-	if err != nil || results(answer) != "INVALID_ARGUMENT" || answer.Msg.Results[0].GetError().Field != "sequence" {
-		t.Error("a keyed write in a batch:", answer, err)
-	}
-}
-
 // What is wrong with the batch as a whole is the error of the call, and nothing of it is decided.
 func TestWriteBatchRefusedAsAWhole(t *testing.T) {
 	t.Parallel()

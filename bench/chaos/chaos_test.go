@@ -2,8 +2,6 @@ package chaos
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"testing"
 
 	"github.com/anishathalye/porcupine"
@@ -78,17 +76,5 @@ func TestFindings(t *testing.T) {
 		f := good
 		spoil(&f)
 		check.ErrorContains(t, f.err(), want)
-	}
-}
-
-// Flags that make no cluster are refused by name.
-func TestFlags(t *testing.T) {
-	t.Parallel()
-	for _, arguments := range [][]string{{"-nodes", "2"}, {"fast"}} {
-		check.ErrorContains(t, Run(t.Context(), arguments, io.Discard), "-nodes", "%v", arguments)
-	}
-	if err := Run(t.Context(), []string{"-plain", "-early"}, io.Discard); err == nil ||
-		!strings.Contains(err.Error(), "one at a time") {
-		t.Errorf("both controls: %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -71,36 +70,4 @@ func TestHang(t *testing.T) {
 	if took := <-longest; took < hangs/2 {
 		t.Errorf("a write took %s at most while the disk hung for %s", took, hangs)
 	}
-}
-
-// What happens to disks and cables can happen only where there are any, and everything else anywhere.
-func TestFaultsThatThereCanBe(t *testing.T) {
-	t.Parallel()
-	without := &adversary{c: &cluster{network: nil}}
-	with := &adversary{c: &cluster{network: &namespaces{}, disks: true}}
-	check.Equal(t, len(without.faults()), len(faults), "%d faults without disks and namespaces")
-	var names []string
-	for _, f := range with.faults() {
-		if f.weight < 1 || f.do == nil {
-			t.Errorf("%q with weight %d cannot be drawn", f.name, f.weight)
-		}
-		names = append(names, f.name)
-	}
-	for _, name := range []string{"a disk is full", "the leader's disk hangs", "a node is unplugged"} {
-		if !strings.Contains(strings.Join(names, "\n"), name) {
-			t.Errorf("%q is not among %q", name, names)
-		}
-	}
-}
-
-// What cannot be filled, mounted or frozen is an error.
-func TestDiskFails(t *testing.T) {
-	t.Parallel()
-	check.Is(t, fill(t.Context(), filepath.Join(t.TempDir(), "absent", "filler")), os.ErrNotExist,
-		"fill in a directory that is not there")
-	if _, why := mountDisks(t.Context(), filepath.Join(t.TempDir(), "absent"), 1, 1<<20); why == "" {
-		t.Error("disks in a directory that is not there")
-	}
-	d := &node{dir: filepath.Join(t.TempDir(), "absent", "data")}
-	check.ErrorContains(t, new(adversary).hang(t.Context(), d, 0), "fsfreeze", "hang of what is no disk")
 }

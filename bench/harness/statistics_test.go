@@ -1,18 +1,11 @@
 package harness
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"math/bits"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -121,69 +114,4 @@ func TestTurnsAreFair(t *testing.T) {
 	if !errors.Is(err, broken) || turns != 1 {
 		t.Errorf("%v after %d turns", err, turns)
 	}
-}
-
-// TestCountOfAnyNumber: the digits are those of the number, in threes.
-func TestCountOfAnyNumber(t *testing.T) {
-	t.Parallel()
-	threes := regexp.MustCompile(`^-?\d{1,3}(,\d{3})*$`)
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.Int64Range(-1<<53, 1<<53).Draw(t, "n")
-		text := Count(float64(n))
-		if got := strings.ReplaceAll(text, ",", ""); got != strconv.FormatInt(n, 10) || !threes.MatchString(text) {
-			t.Fatalf("%d is written %s", n, text)
-		}
-	})
-}
-
-// TestNumbersReadBack what was written, and refuse everything else with the flag's name.
-func TestNumbersReadBack(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		least := rapid.IntRange(-5, 5).Draw(t, "least")
-		list := rapid.SliceOf(rapid.IntRange(-10, 1000)).Draw(t, "numbers")
-		var fields []string
-		for _, n := range list {
-			fields = append(fields, strconv.Itoa(n))
-		}
-		got, err := Numbers("-sizes", strings.Join(fields, ","), least)
-		tooSmall := slices.ContainsFunc(list, func(n int) bool { return n < least })
-		if tooSmall != (err != nil) || err == nil && !slices.Equal(got, list) {
-			t.Fatalf("%v of at least %d: %v, %v", list, least, got, err)
-		}
-		if err != nil && (!strings.Contains(err.Error(), "-sizes") || got != nil) {
-			t.Fatalf("%v, %v", got, err)
-		}
-	})
-	for _, wrong := range []string{"1 ", "1;2", "0x10", "1e3", "1.0", "99999999999999999999"} {
-		if got, err := Numbers("-sizes", wrong, 0); err == nil || !strings.Contains(err.Error(), wrong) {
-			t.Errorf("%q: %v, %v", wrong, got, err)
-		}
-	}
-}
-
-// TestFilesOfReports are whole or not there.
-func TestFilesOfReports(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "report.json")
-	report := NewReport()
-	report["findings"] = []Line{Line{"row": "a"}.With(Values{"p50_ms": 1.5})}
-	must.Do(t, WriteJSON(file, report))
-	b := must.Get(os.ReadFile(file))(t)
-	var got struct {
-		Date     time.Time
-		Commit   string
-		Machine  string
-		Findings []map[string]any
-	}
-	must.Do(t, json.Unmarshal(b, &got))
-	if got.Date.IsZero() || got.Commit == "" || !strings.Contains(got.Machine, "cores of") ||
-		got.Findings[0]["p50_ms"] != 1.5 || !strings.HasSuffix(string(b), "}\n") {
-		t.Errorf("%s", b)
-	}
-	if err := WriteJSON(filepath.Join(dir, "none.json"), map[string]any{"x": math.NaN()}); err == nil {
-		t.Error("a report with no number in it was written")
-	}
-	check.Is(t, check.Err(os.Stat(filepath.Join(dir, "none.json"))), os.ErrNotExist, "a report that failed is there")
 }

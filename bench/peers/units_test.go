@@ -7,9 +7,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/load"
 )
 
 func TestParseStrace(t *testing.T) {
@@ -131,55 +128,5 @@ func TestBatcher(t *testing.T) {
 	b.close()
 	if !slices.Equal(sizes, []int{1, later}) {
 		t.Errorf("want a batch of 1 and one of %d, got %v", later, sizes)
-	}
-}
-
-func TestChoose(t *testing.T) {
-	t.Parallel()
-	quiet := func(string, ...any) {}
-	valid := func() *options {
-		return &options{rounds: 1, duration: time.Second, notice: quiet}
-	}
-	o := valid()
-	if err := o.choose("seqledger-unary,seqledger", "^fresh/64$", "10,20"); err != nil || len(o.kinds) != 2 ||
-		len(o.rows) != 1 ||
-		!slices.Equal(o.rates, []int{10, 20}) {
-		t.Errorf("got %+v, %v", o, err)
-	}
-	for _, wrong := range [][3]string{{"oracle"}, {"", "("}, {"", "nothing"}, {"", "", "fast"}} {
-		if err := valid().choose(wrong[0], wrong[1], wrong[2]); err == nil {
-			t.Errorf("%q: want an error", wrong)
-		}
-	}
-	if err := new(options).choose("", "", ""); err == nil {
-		t.Error("no rounds: want an error")
-	}
-}
-
-func TestPools(t *testing.T) {
-	t.Parallel()
-	k := kind{pools: []int{8, 64, 256}}
-	for callers, want := range map[int][]int{1: {1}, 8: {8}, 16: {8, 16}, 64: {8, 64},
-		100: {8, 64, 100}, 1024: {8, 64, 256}} {
-		if got := k.connections(callers, false); !slices.Equal(got, want) {
-			t.Errorf("%d callers: %v, want %v", callers, got, want)
-		}
-	}
-}
-
-// Every value of a row's table is in the report, but for what only some systems have.
-func TestReportFields(t *testing.T) {
-	t.Parallel()
-	f := &findings{samples: map[cell][]harness.Values{{row{"fresh", 64, false, smallPayload}, "seqledger"}: {
-		(&load.Result{
-			Latency: load.NewLatencies(), Operations: 1,
-			Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
-		}).Values()}}}
-	row := f.report(&options{rows: allRows, kinds: kinds()})["rows"].([]harness.Line)[0]
-	for _, c := range rowColumns {
-		if _, ok := row[c.Name]; !ok && !slices.Contains([]string{"charged_bytes_per_write", "client_cpu_us_per_write",
-			"resident_bytes"}, c.Name) {
-			t.Errorf("the column %s has nothing", c.Name)
-		}
 	}
 }

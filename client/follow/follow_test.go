@@ -248,9 +248,7 @@ func TestHang(t *testing.T) {
 	})
 	await(t, db, 1)
 	check.Is(t, two(), context.Canceled, "the other follower")
-	if bound != "5min" {
-		t.Errorf("without a setting a follower may be idle for %s", bound)
-	}
+	check.Equal(t, bound, "5min", "without a setting a follower may be idle for %s")
 	close(back)
 	transfer(t, c, "two", 1, 2, 3)
 	await(t, db, 2)

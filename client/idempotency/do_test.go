@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -62,9 +63,7 @@ func TestDoOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if runs.Load() != 1 {
-		t.Errorf("the work ran %d times", runs.Load())
-	}
+	check.Equal(t, runs.Load(), 1, "the work ran %d times")
 	for _, other := range []struct {
 		fingerprint idempotency.Fingerprint
 		code        idempotency.Code
@@ -242,9 +241,7 @@ func TestDoCheckpoints(t *testing.T) {
 		var first *idempotency.Owner
 		_, _ = o.Do(t.Context(), store, doKey(), func(ctx context.Context, owner *idempotency.Owner) ([]byte, error) {
 			first = owner
-			if err := owner.Checkpoint(ctx, []byte("half")); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, owner.Checkpoint(ctx, []byte("half")), nil)
 			return nil, errors.New("killed")
 		})
 		pass(idempotency.DefaultLease)
@@ -253,9 +250,7 @@ func TestDoCheckpoints(t *testing.T) {
 				if string(owner.LastCheckpoint()) != "half" || owner.Attempt() != 2 || owner.Token() <= first.Token() {
 					t.Errorf("the next owner is %+v", owner)
 				}
-				if err := first.Checkpoint(t.Context(), nil); !errors.Is(err, idempotency.ErrLeaseLost) {
-					t.Errorf("the first one's checkpoint: %v", err)
-				}
+				check.Is(t, first.Checkpoint(t.Context(), nil), idempotency.ErrLeaseLost, "the first one's checkpoint")
 				return []byte("done"), nil
 			})
 		if err != nil || string(done.Response) != "done" {
@@ -301,9 +296,7 @@ func TestJournalFiles(t *testing.T) {
 func TestJournalIsBounded(t *testing.T) {
 	t.Parallel()
 	j, err := idempotency.OpenJournal(t.TempDir(), idempotency.NewStore(failingBackend{}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer j.Close()
 	for err == nil {
 		err = idempotency.AddToJournal(j, doKey(), nil)
@@ -349,9 +342,7 @@ func TestMemoryIsBounded(t *testing.T) {
 					}
 				}
 				pass(idempotency.DefaultTTL + time.Hour)
-				if err := once(n); err != nil {
-					t.Error(err)
-				}
+				check.Is(t, once(n), nil)
 			})
 		})
 	}
@@ -393,14 +384,10 @@ func TestDamagedValues(t *testing.T) {
 				Key: idempotency.RecordKey{Key: "other"}, AttemptID: idempotency.NewAttemptID(),
 			})
 		}
-		if !errors.Is(err, idempotency.ErrDamaged) {
-			t.Errorf("%s is damaged: %v", key, err)
-		}
+		check.Is(t, err, idempotency.ErrDamaged, "%s is damaged", key)
 		backend.values[key] = intact
 	}
-	if backend.writes != writes {
-		t.Error("damage was written over")
-	}
+	check.Equal(t, backend.writes, writes, "damage was written over: got %v")
 	// A counter that restarted would hand out tokens twice.
 	released, _ := store.Reserve(t.Context(), request)
 	must.Get(store.Release(t.Context(), &idempotency.Ownership{

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -41,9 +42,7 @@ func TestTheCodesAreDocumented(t *testing.T) {
 	}
 	for _, name := range append(slices.Clone(idempotency.ExposedHeaders), idempotency.HeaderAttempt,
 		idempotency.HeaderFence) {
-		if !strings.Contains(page, "`"+name+"`") {
-			t.Errorf("the page does not have the header %s", name)
-		}
+		check.Contains(t, page, "`"+name+"`", "the page does not have the header %s", name)
 	}
 }
 
@@ -62,7 +61,5 @@ func TestTheStoredHeadersAreDocumented(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if !slices.Equal(names, slices.Sorted(slices.Values(idempotency.StoredHeaderNames))) {
-		t.Errorf("keys.md lists %v", names)
-	}
+	check.EqualSlices(t, names, slices.Sorted(slices.Values(idempotency.StoredHeaderNames)), "keys.md lists %v")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -283,9 +284,7 @@ func badNetwork(t *testing.T, random *rand.Rand, journal string) []*work {
 	if journal != "" {
 		o.Journal = must.Get(idempotency.OpenJournal(journal, s, nil))(t)
 		defer func() {
-			if err := o.Journal.Close(); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, o.Journal.Close(), nil)
 		}()
 	}
 	all := []*work{new(work), new(work)}

@@ -65,9 +65,7 @@ func FuzzLocateJSON(f *testing.F) {
 			return
 		}
 		value, found, err := idempotency.LocateJSON(text, pointer)
-		if err != nil {
-			t.Fatalf("%q in %q: %v", pointer, text, err)
-		}
+		must.Do(t, err, "%q in %q", pointer, text)
 		var whole any
 		if json.Unmarshal(text, &whole) != nil {
 			return // nested more deeply than package json accepts

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,9 +125,7 @@ func TestLargeBodiesWait(t *testing.T) {
 		parts := header("Content-Type", "multipart/form-data; boundary=x")
 		plain.refused(plain.send(large, parts, gone), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
 	}()
-	if limited.Err() != nil {
-		t.Error("it has not waited as its sender")
-	}
+	check.Is(t, limited.Err(), nil, "it has not waited as its sender")
 	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "false", 2)
 	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "true", 2)
 }
@@ -159,9 +156,7 @@ func TestTurns(t *testing.T) {
 		}
 		first()
 		synctest.Wait()
-		if want := []string{"b", "", "a", "a"}; !slices.Equal(order, want) {
-			t.Errorf("the turns were of %q, want %q", order, want)
-		}
+		check.EqualSlices(t, order, []string{"b", "", "a", "a"}, "the turns were of %q")
 		check.Equal(t, parties(), 0, "parties without a turn are kept: %v")
 	})
 }

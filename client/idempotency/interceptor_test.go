@@ -119,9 +119,7 @@ func TestInterceptorReplaysHeaders(t *testing.T) {
 		for i := range 2 {
 			s.serve = nil
 			answer, err := client.Write(t.Context(), writeCall("m-"+name[len(name)-3:], "a"))
-			if err != nil {
-				t.Fatal(name, err)
-			}
+			must.Do(t, err, "%v", name)
 			s.serve = func(context.Context, http.Header) error { return refusal }
 			_, err = client.Write(t.Context(), writeCall("e-"+name[len(name)-3:], "a"))
 			failure, ok := errors.AsType[*connect.Error](err)
@@ -182,9 +180,7 @@ func TestInterceptorReplays(t *testing.T) {
 	for range 2 {
 		for name, c := range clients {
 			answer, err := c.Write(t.Context(), writeCall("k", "a"))
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			must.Do(t, err, "%s", name)
 			want := "true"
 			if first == nil {
 				first, want = answer, "false"

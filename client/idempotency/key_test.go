@@ -15,6 +15,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -131,9 +132,7 @@ func FuzzParseHeader(f *testing.F) {
 			}
 			return
 		}
-		if err := (&idempotency.RecordKey{Key: key}).Validate(); err != nil {
-			t.Fatalf("%q is read as %q: %v", field, key, err)
-		}
+		must.Do(t, (&idempotency.RecordKey{Key: key}).Validate(), "%q is read as %q", field, key)
 		quoted := must.Get(httpsfv.Marshal(httpsfv.NewItem(key)))(t)
 		if again, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {quoted}}, true); again != key {
 			t.Fatalf("%q is read as %q, and that as %q, %v", field, key, again, err)
@@ -248,9 +247,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 		if err := json.Unmarshal(value, &a); err != nil {
 			t.Skip("encoding/json refuses it: ", err)
 		}
-		if err := json.Unmarshal(canonical, &b); err != nil {
-			t.Fatalf("%s: %v", canonical, err)
-		}
+		must.Do(t, json.Unmarshal(canonical, &b), "%s", canonical)
 		if x, y := mustJSON(t, a), mustJSON(t, b); x != y {
 			t.Fatalf("%s and %s are not the same value", x, y)
 		}
@@ -409,9 +406,7 @@ func TestFormatsAreStable(t *testing.T) {
 	key := idempotency.StoreKey(&idempotency.RecordKey{
 		Scope: idempotency.Scope{Organization: "o", Vault: "v"}, Namespace: "n", Principal: "p", Key: "k",
 	})
-	if want := "6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214"; key != want {
-		t.Errorf("the key of a record is %s, want %s", key, want)
-	}
+	check.Equal(t, key, "6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214", "the key of a record is %s")
 	response := idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Date": {"today"}}, []byte("body"))
 	if want := "\x01\x37" + `{"status":201,"header":{"Location":["/a"]},"kept":true}body`; string(response) != want {
 		t.Errorf("a stored response is %q, want %q", response, want)

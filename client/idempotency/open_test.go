@@ -143,9 +143,7 @@ func TestPrincipalsAreTexts(t *testing.T) {
 		text, _ := io.ReadAll(answer.Body)
 		answer.Body = io.NopCloser(strings.NewReader(string(text)))
 		s.refused(answer, http.StatusBadRequest, idempotency.CodeKeyInvalid, idempotency.FixRequest, 0)
-		if !strings.Contains(string(text), "Key.Principal is not UTF-8") {
-			t.Errorf("%q: %s", principal, text)
-		}
+		check.Contains(t, string(text), "Key.Principal is not UTF-8", "%q: %s", principal, text)
 	}
 	key := idempotency.RecordKey{Namespace: "jobs", Principal: "rené", Key: "k"}
 	must.Do(t, key.Validate())
@@ -197,9 +195,7 @@ func TestQuotaBehindALostAnswer(t *testing.T) {
 		server := httptest.NewServer(handler)
 		t.Cleanup(server.Close)
 		c, err := client.New(client.Options{Server: server.URL, MaxAttempts: attempts})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		_, err = idempotency.Do(t.Context(), idempotency.Ledger(c), doKey(), unexpected(t))
 		if idempotency.CodeOf(err) != idempotency.CodeQuota || l.calls.Load() != want ||

@@ -267,16 +267,12 @@ func TestIgnoredKeysOfCallsAreTold(t *testing.T) {
 	for name, c := range clients {
 		read := connect.NewRequest(new(seqledgerv1.GetEntityRequest))
 		read.Header().Set("Idempotency-Key", `"k"`)
-		answer, err := c.GetEntity(t.Context(), read)
-		if err != nil || answer.Header().Get("Idempotent-Ignored") != "true" {
-			t.Errorf("%s: %v, %v", name, answer, err)
-		}
+		check.Equal(t, must.Get(c.GetEntity(t.Context(), read))(t).Header().Get("Idempotent-Ignored"), "true",
+			"%s: %v", name)
 		watch := connect.NewRequest(new(seqledgerv1.WatchRequest))
 		watch.Header().Set("Idempotency-Key", `"k"`)
 		stream, err := c.Watch(t.Context(), watch)
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		must.Do(t, err, "%v", name)
 		for stream.Receive() {
 			t.Errorf("%s: %v", name, stream.Msg())
 		}

@@ -4,7 +4,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,9 +83,8 @@ func TestMiddlewareHeaderBytes(t *testing.T) {
 			answer := s.send()
 			s.expect(answer, http.StatusCreated, replayed, 1)
 			for _, field := range []string{"Content-Disposition", "Location", "Link"} {
-				if got := answer.Header[field]; !slices.Equal(got, want[field]) {
-					t.Errorf("%s, replayed %s: %s is %q, want %q", name, replayed, field, got, want[field])
-				}
+				check.EqualSlices(t, answer.Header[field], want[field], "%s, replayed %s: %s is %q", name, replayed,
+					field)
 			}
 		}
 	}

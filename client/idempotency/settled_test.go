@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // lastKey is a store that records the key of the last Reserve.
@@ -34,10 +35,8 @@ func (l *lastKey) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*
 // settle acts as an operator who has established what happened to the last key.
 func (l *lastKey) settle(t *testing.T, as idempotency.State, text string) {
 	t.Helper()
-	a, err := l.Resolve(t.Context(), l.key.Load(), as, idempotency.Result{Response: []byte(text)})
-	if err != nil || a.Outcome != idempotency.OK {
-		t.Fatal(a, err)
-	}
+	a := must.Get(l.Resolve(t.Context(), l.key.Load(), as, idempotency.Result{Response: []byte(text)}))(t)
+	must.Equal(t, a.Outcome, idempotency.OK)
 }
 
 // The response reflects what an operator settled: work that was not done is not reported as executed, and the text

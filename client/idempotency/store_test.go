@@ -144,9 +144,7 @@ func TestTooManyWaiters(t *testing.T) {
 		}); err == nil {
 			refusal.AddDetail(detail)
 		}
-		if err := connect.NewErrorWriter().Write(w, r, refusal); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, connect.NewErrorWriter().Write(w, r, refusal), nil)
 	}))
 	t.Cleanup(server.Close)
 	c := must.Get(client.New(client.Options{Server: server.URL}))(t)
@@ -166,9 +164,7 @@ func startServer(t testing.TB) *client.Client {
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener}))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, l.Close(), nil)
 	})
 	c := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	t.Cleanup(func() { _ = c.Close() })
@@ -210,9 +206,7 @@ func TestLedgerErrors(t *testing.T) {
 	} {
 		answers := connect.NewErrorWriter()
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := answers.Write(w, r, connect.NewError(code, errors.New("no"))); err != nil {
-				t.Error(err)
-			}
+			check.Is(t, answers.Write(w, r, connect.NewError(code, errors.New("no"))), nil)
 		}))
 		t.Cleanup(server.Close)
 		c := must.Get(client.New(client.Options{Server: server.URL, MaxAttempts: 1}))(t)
@@ -357,9 +351,7 @@ func TestSwapAfterARemoval(t *testing.T) {
 	m := idempotency.MemoryBackend()
 	key := idempotency.Key{Name: "k"}
 	_, before, _, err := m.Load(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	swap := func(version string, keep time.Time) bool {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)

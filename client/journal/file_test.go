@@ -136,9 +136,7 @@ func TestJournalBounds(t *testing.T) {
 	if largest > minMaxBytes {
 		t.Errorf("the file grew to %d bytes, its bound is %d", largest, minMaxBytes)
 	}
-	if f.live != 0 {
-		t.Errorf("nothing is live, but %d bytes count as live", f.live)
-	}
+	check.Equal(t, f.live, 0, "nothing is live, but %d bytes count as live")
 }
 
 // TestJournalContradictions: records that do not follow from what came before

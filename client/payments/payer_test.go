@@ -218,7 +218,6 @@ func TestAPersonSettles(t *testing.T) {
 func TestReceiptName(t *testing.T) {
 	t.Parallel()
 	check.Equal(t, receiptName(&seqledgerv1.Receipt{TxId: "tx", Sequence: 7}), "tx", "it is recorded as %q")
-	if got := receiptName(&seqledgerv1.Receipt{Sequence: 7, Replayed: true}); got != "sequence-7" {
-		t.Errorf("without its receipt it is recorded as %q", got)
-	}
+	check.Equal(t, receiptName(&seqledgerv1.Receipt{Sequence: 7, Replayed: true}), "sequence-7",
+		"without its receipt it is recorded as %q")
 }

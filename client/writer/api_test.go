@@ -164,9 +164,7 @@ func TestCountersAndLog(t *testing.T) {
 	text := log.String()
 	for _, words := range []string{"a call is repeated", "the write stream has ended",
 		"a session is opened", "client_id=till-7"} {
-		if !strings.Contains(text, words) {
-			t.Errorf("the log does not say %q", words)
-		}
+		check.Contains(t, text, words, "the log")
 	}
 	for _, secret := range []string{"secret", "taken"} {
 		if strings.Contains(text, secret) {
@@ -235,7 +233,5 @@ func TestListingsTurnTheirPages(t *testing.T) {
 	for range c.ListEntities(t.Context(), &seqledgerv1.ListEntitiesRequest{PageSize: 2}) {
 		break
 	}
-	if len(asked) != 1 {
-		t.Errorf("one entity took %d pages", len(asked))
-	}
+	check.Equal(t, len(asked), 1, "one entity took %d pages")
 }

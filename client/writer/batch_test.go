@@ -61,9 +61,7 @@ func TestBatchRepeatsTheSameRequest(t *testing.T) {
 	if len(s.batches) != 3 || !proto.Equal(s.batches[0], s.batches[1]) {
 		t.Errorf("want two equal requests and another, got %v", s.batches)
 	}
-	if n := len(s.ledger.history()); n != 2 {
-		t.Errorf("want two commits, got %d", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 2, "%d commits")
 }
 
 // A batch that was never sent is not executed, and one that the server turned away before it was

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -73,9 +74,8 @@ func TestBuffersAndTheJournal(t *testing.T) {
 		Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: buffer}},
 	}))(t)
 	copy(buffer, "pay bob 999")
-	if got := string(p.Operations()[0].GetAppend().GetPayload()); got != "pay ann 100" {
-		t.Errorf("what was submitted is told as %q", got)
-	}
+	check.Equal(t, string(p.Operations()[0].GetAppend().GetPayload()), "pay ann 100",
+		"what was submitted is told as %q")
 	<-arrived
 	path = crash(t, c, j, path)
 	w = mustJournaled(t, dial(t, s), openJournal(t, path, journal.Options{}))

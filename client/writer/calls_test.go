@@ -3,16 +3,13 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -49,9 +46,7 @@ func TestUnaryWriteRepeatsTheSameRequest(t *testing.T) {
 	if len(s.unary) != 2 || !proto.Equal(s.unary[0], s.unary[1]) {
 		t.Errorf("want two equal requests, got %v", s.unary)
 	}
-	if n := len(s.ledger.history()); n != 1 {
-		t.Errorf("want one commit, got %d", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 1, "%d commits")
 }
 
 // TestUnaryRefusalBehindALostAnswerIsNotFinal: the first copy may still run, so
@@ -98,37 +93,4 @@ func TestUnaryDeadlineLeavesTheOutcomeOpen(t *testing.T) {
 	if !ok || !errors.Is(err, context.Canceled) || open.Sequence != 1 || open.IdempotencyKey != aKey {
 		t.Fatalf("want an unknown outcome of (1, a-key) and context.Canceled, got %v", err)
 	}
-}
-
-// TestMoreCallsThanAConnectionTakes: over HTTP/2 each call waits until all have
-// arrived, so that none may wait for another's place on a connection.
-func TestMoreCallsThanAConnectionTakes(t *testing.T) {
-	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger()}
-	c := startFake(t, s, func(o *client.Options) { o.HTTP2 = true })
-	const calls = 600 // net/http's server takes 250 at once
-	var arrived sync.WaitGroup
-	arrived.Add(calls)
-	s.set(func(s *fakeServer) {
-		s.onRead = func() error {
-			arrived.Done()
-			arrived.Wait()
-			return nil
-		}
-	})
-	manyCalls(t, c, calls)
-}
-
-// manyCalls makes so many calls at once, which must all succeed.
-func manyCalls(t *testing.T, c *client.Client, calls int) {
-	t.Helper()
-	var group errgroup.Group
-	for range calls {
-		// Ends with its call; joined by Wait.
-		group.Go(func() error {
-			_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "many"})
-			return err
-		})
-	}
-	must.Do(t, group.Wait())
 }

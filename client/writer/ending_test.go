@@ -26,9 +26,7 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 	if receipt, err := second.Write(t.Context(), payload("2")); err != nil || receipt.GetSequence() != 2 {
 		t.Errorf("the second Writer must go on at 2, got %v, %v", receipt, err)
 	}
-	if n := len(s.ledger.history()); n != 2 {
-		t.Errorf("want 2 commits, got %d", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 2, "%d commits")
 	// A third that expects the first session must not take anything over.
 	_, err := writer.Open(t.Context(),
 		c, writer.Options{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})

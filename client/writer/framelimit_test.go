@@ -63,9 +63,7 @@ func TestAServerThatTakesSmallerMessages(t *testing.T) {
 			if n := refused.Load(); n == 0 || n > 8 {
 				t.Errorf("%d messages were refused", n)
 			}
-			if n := s.openCount(); n != 2 {
-				t.Errorf("no write was refused, so no session has to be opened; %d were", n)
-			}
+			check.Equal(t, s.openCount(), 2, "no write was refused, so no session has to be opened; %d were")
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -108,9 +109,7 @@ func TestJournalRecovery(t *testing.T) {
 	var tags []string
 	for _, p := range w.Recovered() {
 		receipt, err := p.Wait(t.Context())
-		if err != nil {
-			t.Errorf("recovered %s: %v", p.Tag(), err)
-		}
+		check.Is(t, err, nil, "recovered %s", p.Tag())
 		if before := p.Tag() < "d"; before != (receipt.GetSession() == first) {
 			t.Errorf("%s was committed in session %d; the first was %d", p.Tag(), receipt.GetSession(), first)
 		}
@@ -122,9 +121,7 @@ func TestJournalRecovery(t *testing.T) {
 			errors.Is(err, failure.ErrNotExecuted) {
 			t.Errorf("a tag that is in the journal must be refused, got %v", err)
 		}
-		if err := p.Acknowledge(); err != nil {
-			t.Errorf("acknowledging %s: %v", p.Tag(), err)
-		}
+		check.Is(t, p.Acknowledge(), nil, "acknowledging %s", p.Tag())
 	}
 	if fmt.Sprint(tags) != "[b c d e]" {
 		t.Errorf("want b to e recovered, got %v", tags)

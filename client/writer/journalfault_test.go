@@ -340,9 +340,7 @@ func (b *bookkeeper) audit(t *testing.T, history []committed) {
 		if known && err == nil {
 			want, commits = 1, commits+1
 		}
-		if found[tag] != want {
-			t.Errorf("%s was told as %v (%v) and is there %d times", tag, err, known, found[tag])
-		}
+		check.Equal(t, found[tag], want, "%s was told as %v (%v) and is there %d times", tag, err, known)
 	}
 	if commits == 0 || commits == len(b.intended) {
 		t.Errorf("%d of %d committed: the test must see commits and refusals", commits, len(b.intended))

@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +17,6 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -64,13 +61,6 @@ func (w *watched) count(next http.Handler) http.Handler {
 	})
 }
 
-// said returns how many requests came over a protocol.
-func (w *watched) said(protocol string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.protocols[protocol]
-}
-
 // serveWatched serves a fake and watches its clients. configure may change the server
 // before it starts.
 func serveWatched(t *testing.T, configure func(*httptest.Server)) (*fakeServer, *watched, *httptest.Server) {
@@ -97,64 +87,6 @@ func serveWatched(t *testing.T, configure func(*httptest.Server)) (*fakeServer, 
 func ask(ctx context.Context, c *client.Client) error {
 	_, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
 	return err
-}
-
-// TestWhereOnlyHTTP2IsOffered calls go over HTTP/2, without being told, and nothing of them
-// is sent twice; where both are offered they go over HTTP/1.1.
-func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
-	t.Parallel()
-	secured := func(protocols ...string) func(*httptest.Server) {
-		return func(s *httptest.Server) {
-			s.TLS = &tls.Config{NextProtos: protocols}
-			s.EnableHTTP2 = true
-			s.Config.Protocols.SetUnencryptedHTTP2(false)
-			s.Config.Protocols.SetHTTP2(true)
-			s.Config.Protocols.SetHTTP1(len(protocols) != 1)
-		}
-	}
-	for name, test := range map[string]struct {
-		configure func(*httptest.Server)
-		want      string
-	}{
-		"both":           {func(*httptest.Server) {}, "HTTP/1.1"},
-		"h2c alone":      {func(s *httptest.Server) { s.Config.Protocols.SetHTTP1(false) }, "HTTP/2.0"},
-		"HTTP/1.1 alone": {func(s *httptest.Server) { s.Config.Protocols.SetUnencryptedHTTP2(false) }, "HTTP/1.1"},
-		"TLS, both":      {secured("h2", "http/1.1"), "HTTP/1.1"},
-		"TLS, h2 alone":  {secured("h2"), "HTTP/2.0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, w, server := serveWatched(t, test.configure)
-			c := dial(t, s, func(o *client.Options) {
-				if server.TLS != nil {
-					roots := x509.NewCertPool()
-					roots.AddCert(server.Certificate())
-					o.Server, o.TLS = server.URL, &tls.Config{RootCAs: roots}
-				}
-			})
-			for sequence := uint64(1); sequence <= 5; sequence++ {
-				r := numbered(sequence)
-				r.IdempotencyKey = machine.FormatUUID([16]byte{byte(sequence)})
-				if receipt, err := c.Write(t.Context(), r); err != nil || receipt.GetReplayed() {
-					t.Fatal(receipt, err)
-				}
-			}
-			// A refusal is certain, because no other copy was sent.
-			r := numbered(6)
-			s.ledger.toggle("taken")
-			r.IdempotencyKey, r.Operations = machine.FormatUUID([16]byte{6}), []*seqledgerv1.Operation{create("taken")}
-			if _, err := c.Write(t.Context(), r); !errors.Is(err, failure.ErrConditionFailed) ||
-				errors.Is(err, failure.ErrOutcomeUnknown) {
-				t.Error(err)
-			}
-			if n := w.said(test.want); n != 6 || len(s.unary) != 6 {
-				t.Errorf("want 6 calls over %s, got %v", test.want, w.protocols)
-			}
-			if strings.HasPrefix(name, "TLS") && w.total > 2 {
-				t.Errorf("%d connections were opened", w.total)
-			}
-		})
-	}
 }
 
 // oneByOne serves connections by hand: handle gets each request with its body read, and

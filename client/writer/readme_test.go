@@ -85,9 +85,8 @@ func readmeExample(t *testing.T) string {
 func TestTheReadmeHasTheExample(t *testing.T) {
 	t.Parallel()
 	page := must.Get(os.ReadFile("../../docs/clients.md"))(t)
-	if !strings.Contains(string(page), "```go\n"+readmeExample(t)+"```\n") {
-		t.Errorf("docs/clients.md does not have this example as it stands:\n%s", readmeExample(t))
-	}
+	check.Contains(t, string(page), "```go\n"+readmeExample(t)+"```\n",
+		"docs/clients.md does not have this example as it stands:\n%s", readmeExample(t))
 }
 
 // notes are records that may lose entries, and fail.
@@ -131,9 +130,7 @@ func TestTheReadmesExampleRunTwice(t *testing.T) {
 				check.Is(t, pay(t.Context(), c, path, books), want, "run %d ends with", run)
 				books.fail = nil
 			}
-			if n := len(s.ledger.history()); n != 1 {
-				t.Errorf("%d payments were made", n)
-			}
+			check.Equal(t, len(s.ledger.history()), 1, "%d payments were made")
 			if len(books.noted) != test.noted {
 				t.Errorf("noted: %v", books.noted)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -38,9 +39,7 @@ func TestJournalStartedAnewAndCrashed(t *testing.T) {
 		t.Fatalf("want the attempt and the old session in the journal, got %+v", head)
 	}
 	w = mustJournaled(t, c, j)
-	if next := w.State().NextSequence; next != 1 {
-		t.Errorf("want the numbers begun anew, got %d", next)
-	}
+	check.Equal(t, w.State().NextSequence, 1, "want the numbers begun anew, got %d")
 	told(t, w, "b")
 	expectHistory(t, s, "a", "b")
 }
@@ -59,13 +58,9 @@ func TestJournalIsLetGo(t *testing.T) {
 			must.Do(t, other.Close(t.Context()))
 		}
 		told(t, w, "a")
-		if n := writer.Syncers(c); n != 1 {
-			t.Errorf("want one journal in use, got %d", n)
-		}
+		check.Equal(t, writer.Syncers(c), 1, "want one journal in use, got %d")
 		must.Do(t, w.Close(t.Context()))
-		if n := writer.Syncers(c); n != 0 {
-			t.Errorf("want no journal in use, got %d", n)
-		}
+		check.Equal(t, writer.Syncers(c), 0, "want no journal in use, got %d")
 	}
 	expectHistory(t, s, "a", "a", "a")
 }

@@ -113,9 +113,7 @@ func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
 	if receipt, err := w.Write(t.Context(), payload("6")); err != nil || receipt.GetSequence() != 2 {
 		t.Errorf("after Resume the refused number is next, got %v, %v", receipt, err)
 	}
-	if n := s.openCount(); n != 1 {
-		t.Errorf("no copy was under way, so one session must do; %d were opened", n)
-	}
+	check.Equal(t, s.openCount(), 1, "no copy was under way, so one session must do; %d were opened")
 }
 
 // TestARefusalIsFencedWhenCopiesBehindItAreUnderWay is the trap in renumbering:
@@ -147,12 +145,8 @@ func TestARefusalIsFencedWhenCopiesBehindItAreUnderWay(t *testing.T) {
 	if err != nil || receipt.GetSequence() != 3 || receipt.GetReplayed() {
 		t.Errorf("number 3 must be free for the new write, got %v, %v", receipt, err)
 	}
-	if n := len(s.ledger.history()); n != 3 {
-		t.Errorf("want 3 commits and not the copy of old 3, got %d", n)
-	}
-	if n := s.openCount(); n != 2 {
-		t.Errorf("want the Writer to fence the copy with one more session, got %d in all", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 3, "want 3 commits and not the copy of old 3, got %d")
+	check.Equal(t, s.openCount(), 2, "want the Writer to fence the copy with one more session, got %d in all")
 }
 
 // TestARefusalWaitsForItsSession: while the new session cannot be opened the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -116,9 +117,8 @@ func TestWhichCodesAreRepeated(t *testing.T) {
 		t.Fatalf("the table has %d codes, there are %d", len(repeated), connect.CodeUnauthenticated)
 	}
 	for code := connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
-		if e := failure.FromConnect(connect.NewWireError(code, nil), 0); e.IsTemporary() != repeated[code] {
-			t.Errorf("%v is repeated: %v", code, e.IsTemporary())
-		}
+		check.Equal(t, failure.FromConnect(connect.NewWireError(code, nil), 0).IsTemporary(), repeated[code],
+			"%v is repeated: %v", code)
 	}
 }
 

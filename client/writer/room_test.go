@@ -81,9 +81,7 @@ func TestASmallWriteFindsRoomBehindALargeOne(t *testing.T) {
 	small := submitting(t, w, sized(10))
 	must.Equal(t, len(small), 0, "the test must have two writes that wait: got %v")
 	close(g.gate(1))
-	if p := <-small; p.Sequence() != 3 {
-		t.Errorf("the small write has number %d", p.Sequence())
-	}
+	check.Equal(t, (<-small).Sequence(), 3, "the small write has number %d")
 	// One that comes later and fits goes ahead, too.
 	if p, err := w.Submit(t.Context(), sized(10)); err != nil || p.Sequence() != 4 {
 		t.Errorf("a write that fits has to wait: %v", err)

@@ -3,7 +3,6 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -94,9 +94,7 @@ func TestACallerThatIsGoneIsToldForCertain(t *testing.T) {
 	if _, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "x", MaxPending: -1}); err == nil {
 		t.Error("a negative bound must be refused")
 	}
-	if n := len(s.ledger.history()); n != 0 {
-		t.Errorf("want no commit, got %d", n)
-	}
+	check.Equal(t, len(s.ledger.history()), 0, "%d commits")
 }
 
 // TestAWatchEndsWhenTheServerStaysAway, and when the blocks have a hole.
@@ -124,8 +122,6 @@ func TestErrorsTellWhatToDo(t *testing.T) {
 		"every write settled":          &writer.UnsettledError{Cause: failure.ErrClosed},
 		"1 unsettled writes from 0 on": &writer.UnsettledError{Cause: failure.ErrClosed, Writes: []*writer.Pending{{}}},
 	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q must contain %q", err.Error(), want)
-		}
+		check.Contains(t, err.Error(), want)
 	}
 }

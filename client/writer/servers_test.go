@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -88,9 +89,7 @@ func TestTheNextServer(t *testing.T) {
 			if seen, err := watchedUntil(t, c, 3); seen != 3 || err != nil {
 				t.Errorf("the watch saw %d blocks, %v", seen, err)
 			}
-			if n := len(all[0].ledger.history()); n != 10 {
-				t.Errorf("%d writes are committed", n)
-			}
+			check.Equal(t, len(all[0].ledger.history()), 10, "%d writes are committed")
 		})
 	}
 }
@@ -121,9 +120,7 @@ func TestTheLeaderIsAsked(t *testing.T) {
 			}
 			wantCommitted(t, burst(t, newWriter(t, c, "w"), payload("x"))[0], 1)
 			must.Do(t, ask(t.Context(), c))
-			if n := len(leader.unary); n != 1 {
-				t.Errorf("the leader got %d calls", n)
-			}
+			check.Equal(t, len(leader.unary), 1, "the leader got %d calls")
 		})
 	}
 }
@@ -174,8 +171,6 @@ func TestTheLeaderIsLearnt(t *testing.T) {
 			must.Get(c.Write(t.Context(), numbered(i+1)))(t)
 			wantCommitted(t, burst(t, newWriter(t, c, fmt.Sprint("w", i)), payload("x"))[0], 1)
 		}
-		if n := len(all[0].unary); n != 3 {
-			t.Errorf("the node got %d calls", n)
-		}
+		check.Equal(t, len(all[0].unary), 3, "the node got %d calls")
 	})
 }

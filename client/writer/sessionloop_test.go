@@ -97,9 +97,7 @@ func TestAnIdleWriterKeepsItsStreamAlive(t *testing.T) {
 			s.ledger.evictDue()
 		}
 		synctest.Wait()
-		if n := s.openCount(); n != 10 {
-			t.Errorf("want the opening and 9 repeats in 72 h with client_ttl 24 h, got %d", n)
-		}
+		check.Equal(t, s.openCount(), 10, "want the opening and 9 repeats in 72 h with client_ttl 24 h, got %d")
 		for _, open := range s.opens[1:] {
 			check.Equal(t, string(open.GetAttemptId()), string(s.opens[0].GetAttemptId()),
 				"a keep-alive must repeat the attempt, another one would open a new session: got %v")

@@ -72,16 +72,3 @@ func TestTheLedgerIDIsFoundInATxID(t *testing.T) {
 		}
 	}
 }
-
-// TestKeysAreDistinctUUIDs of version 7, in the form that the API wants.
-func TestKeysAreDistinctUUIDs(t *testing.T) {
-	t.Parallel()
-	seen := make(map[string]bool)
-	for range 10_000 {
-		key := newKey()
-		if len(key) != 36 || key[14] != '7' || key[8] != '-' || key[23] != '-' || seen[key] {
-			t.Fatalf("%q is not a fresh UUIDv7", key)
-		}
-		seen[key] = true
-	}
-}

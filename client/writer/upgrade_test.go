@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -46,9 +47,7 @@ func TestAnUpgradeThatIsSwallowed(t *testing.T) {
 				wantCommitted(t, burst(t, w, payload("a"))[0], n+1)
 				b.server.CloseClientConnections()
 			}
-			if n := questions.Load(); n != 1 {
-				t.Errorf("the question was asked %d times", n)
-			}
+			check.Equal(t, questions.Load(), 1, "the question was asked %d times")
 		})
 	}
 }

@@ -30,9 +30,7 @@ func TestAWriterContinuesTheStream(t *testing.T) {
 		}
 		must.Do(t, w.Close(t.Context()), "closing")
 	}
-	if got := s.header.Get("Connect-Accept-Encoding"); got != "" {
-		t.Errorf("the stream must not ask for compression, asked for %q", got)
-	}
+	check.Equal(t, s.header.Get("Connect-Accept-Encoding"), "", "the stream must not ask for compression, asked for %q")
 }
 
 // TestSubmitBlocksWhenFull, in count, in bytes and by the receipt window, in which a repeat of the oldest must find its
@@ -108,9 +106,7 @@ func TestWritersShareFrames(t *testing.T) {
 			t.Errorf("a frame of %d writes", n)
 		}
 	}
-	if total != 1201 {
-		t.Errorf("want 1,201 writes in all frames, each sent once, got %d", total)
-	}
+	check.Equal(t, total, 1201, "want 1,201 writes in all frames, each sent once, got %d")
 }
 
 // TestNilOperationsAreRefused by themselves, with their place in the write: a nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/archive"
@@ -171,13 +172,10 @@ func TestServeMissesItsArchive(t *testing.T) {
 	s = serveOn(t, s.data, s.address)
 	s.do(t, "status").expect(t, exitDone, "archive", "none is given", mark, "serve --archive none")
 	s.do(t, "archive", "status").expect(t, exitDone, "none is given", mark)
-	if metrics := scrapeAddress(t, s.address); !strings.Contains(metrics, "\nseqledger_archive_failing_seconds") {
-		t.Error("no metric says that files are not archived")
-	}
+	check.Contains(t, scrapeAddress(t, s.address), "\nseqledger_archive_failing_seconds",
+		"no metric says that files are not archived")
 	s.kill()
-	if !strings.Contains(s.stderr.String(), mark) {
-		t.Errorf("the log says nothing: %s", s.stderr.String())
-	}
+	check.Contains(t, s.stderr.String(), mark, "the log")
 	s = serveOn(t, s.data, s.address, "--archive", archived)
 	if out := s.do(t, "status").expect(t, exitDone, archived); strings.Contains(out.String(), "none is given") {
 		t.Errorf("with the archive: %s", out)

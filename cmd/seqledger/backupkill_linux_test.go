@@ -117,9 +117,7 @@ func TestBackupIsSyncedFirst(t *testing.T) {
 	made, trace := filepath.Join(dir, "made"), filepath.Join(t.TempDir(), "trace")
 	err := traced(t, trace, []string{"trace=write,fsync,linkat,renameat,renameat2"}, "backup", made,
 		"--server", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	b := must.Get(os.ReadFile(trace))(t)
 	var steps []string
 	path := regexp.QuoteMeta

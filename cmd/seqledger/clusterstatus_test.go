@@ -54,9 +54,8 @@ func TestClusterStatusLines(t *testing.T) {
 	} {
 		got := lines(t, func(shown *table) { showCluster(shown, clusterOf(test.self, test.leader)) })
 		for _, line := range strings.Split(test.want, "|") {
-			if !strings.Contains("|"+strings.Join(got, "|")+"|", "|"+line+"|") {
-				t.Errorf("node %d under %d: no %q in %q", test.self, test.leader, line, got)
-			}
+			check.Contains(t, "|"+strings.Join(got, "|")+"|", "|"+line+"|", "node %d under %d: no %q in %q", test.self,
+				test.leader, line, got)
 		}
 	}
 }
@@ -71,9 +70,7 @@ func TestClusterStatusWarns(t *testing.T) {
 	for _, want := range []string{
 		"|ledger time lags, by 1h0m at most: no clocks agree|", "|2 voter STALLED 2 ", "|3 learner OLD-COPY 0 ",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in %q", want, got)
-		}
+		check.Contains(t, got, want)
 	}
 }
 

@@ -134,9 +134,7 @@ func TestConformanceTable(t *testing.T) {
 		must.Do(t, os.WriteFile(conformancePage, []byte(strings.Replace(page, table, want, 1)), 0o600))
 		return
 	}
-	if table != want {
-		t.Errorf("%s: the table states what the clients did not do\ngot:\n%swant:\n%s", conformancePage, table, want)
-	}
+	check.Equal(t, table, want, "%s: the table states what the clients did not do\ngot:\n%s", conformancePage)
 }
 
 // TestConformanceTableClients checks that make test-web runs the client of every column, and checks the table with it.

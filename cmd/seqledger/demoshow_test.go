@@ -74,25 +74,6 @@ func TestJudgeDemo(t *testing.T) {
 	}
 }
 
-func TestDemoLines(t *testing.T) {
-	t.Parallel()
-	r := demoReport()
-	last := demo.Progress{Elapsed: time.Second, Protected: demo.Counts{Payments: 100}}
-	now := demo.Progress{Elapsed: 3 * time.Second, Protected: r.Protected.Counts, Plain: r.Plain.Counts}
-	now.Protected.Payments = 500
-	lines := demoLines(last, now)
-	want := []string{
-		"3.0 s",
-		"exactly once   500 payments, 612 retries, killed 5 servers, 24 clients, 200 a second",
-		"               dropped 41 requests, 42 answers; delayed 43; sent twice 44",
-		"plain retries  0 payments, 700 retries, killed 0 servers, 0 clients, 0 a second",
-		"               dropped 0 requests, 0 answers; delayed 0; sent twice 0",
-	}
-	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
-		t.Errorf("want\n%s\ngot\n%s", strings.Join(want, "\n"), got)
-	}
-}
-
 // TestDemoDraws: on a terminal it redraws its own lines, cuts long ones, and removes all at the
 // end. A file replaces the terminal, so its width is not known.
 func TestDemoDraws(t *testing.T) {
@@ -126,31 +107,6 @@ func TestDemoDraws(t *testing.T) {
 			if len(line) > 80 {
 				t.Errorf("a line of %d characters wraps: %q", len(line), line)
 			}
-		}
-	}
-}
-
-// TestDemoProgressLines: without a terminal there is a line a second, and
-// nothing at all with --json.
-func TestDemoProgressLines(t *testing.T) {
-	t.Parallel()
-	for _, quiet := range []bool{false, true} {
-		var out bytes.Buffer
-		p := newDemoProgress(&environment{stderr: &out, json: quiet}, 42, time.Minute)
-		p.begin()
-		for elapsed := time.Duration(0); elapsed <= 3*time.Second; elapsed += 200 * time.Millisecond {
-			p.show(demo.Progress{Elapsed: elapsed})
-		}
-		p.end()
-		want := 4
-		if quiet {
-			want = 0
-		}
-		if got := strings.Count(out.String(), "\n"); got != want {
-			t.Errorf("quiet %t: want %d lines, got %q", quiet, want, out.String())
-		}
-		if strings.Contains(out.String(), "\x1b") {
-			t.Errorf("want no terminal codes, got %q", out.String())
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -122,18 +123,14 @@ func TestDocumentsNameCommands(t *testing.T) {
 				if command == app.Node && (len(words) == 0 || !strings.HasPrefix(words[0], "-")) {
 					t.Errorf("%s: %q names no command", path, line)
 				}
-				if flag := wrongFlag(command, words); flag != "" {
-					t.Errorf("%s: %q: %s has no %s", path, line, command.FullPath(), flag)
-				}
+				check.Equal(t, wrongFlag(command, words), "", "%s: %q: %s has no %s", path, line, command.FullPath())
 				checked["command"]++
 			}
 			// Such as `serve --auth`, and a flag alone, which must be one of some command.
 			words := strings.Fields(line)
 			if command, rest := commandOf(app, words); command != app.Node && len(rest) > 0 &&
 				strings.HasPrefix(rest[0], "--") {
-				if flag := wrongFlag(command, rest); flag != "" {
-					t.Errorf("%s: %q: %s has no %s", path, line, command.FullPath(), flag)
-				}
+				check.Equal(t, wrongFlag(command, rest), "", "%s: %q: %s has no %s", path, line, command.FullPath())
 				checked["short"]++
 			}
 		}
@@ -174,9 +171,8 @@ func TestDocumentsNameFlagsAndTargets(t *testing.T) {
 				checked["flag"]++
 			}
 			for _, target := range makeTarget.FindAllStringSubmatch(line, -1) {
-				if !strings.Contains(string(makefile), "\n"+target[1]+":") {
-					t.Errorf("%s: %q: the Makefile has no target %s", path, line, target[1])
-				}
+				check.Contains(t, string(makefile), "\n"+target[1]+":", "%s: %q: the Makefile has no target %s", path,
+					line, target[1])
 				checked["target"]++
 			}
 			for _, name := range variable.FindAllString(line, -1) {
@@ -236,9 +232,7 @@ func TestDocumentsNameFilesAndTests(t *testing.T) {
 				if name[2] != "" || strings.HasSuffix(name[1], "_") {
 					end = ""
 				}
-				if !strings.Contains(tests.String(), "func "+name[1]+end) {
-					t.Errorf("%s: there is no %s%s", path, name[1], name[2])
-				}
+				check.Contains(t, tests.String(), "func "+name[1]+end, "%s: there is no %s%s", path, name[1], name[2])
 				checked["test"]++
 			}
 		}

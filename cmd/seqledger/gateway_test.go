@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,8 +14,6 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -72,98 +69,6 @@ func (g *testGateway) charge(key, body string) (status int, replayed bool, text 
 		return -1, false, err.Error()
 	}
 	return answer.StatusCode, answer.Header.Get("Idempotent-Replayed") == "true", string(b)
-}
-
-// One command in front of a service: many requests with one key reach the service once, a restart changes nothing, and
-// misuse never reaches it.
-func TestGateway(t *testing.T) {
-	t.Parallel()
-	var executed atomic.Int32
-	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		w.WriteHeader(http.StatusCreated)
-		_, _ = fmt.Fprintf(w, "charge %d of %s", executed.Add(1), b)
-	}))
-	defer service.Close()
-	dir := t.TempDir()
-	data := []string{"--data", filepath.Join(dir, "data")}
-	g := startGateway(t, dir, service.URL, data...)
-	var group sync.WaitGroup
-	var fresh atomic.Int32
-	for range 50 {
-		group.Go(func() {
-			status, replayed, text := g.charge(`"one"`, "5")
-			if !replayed {
-				fresh.Add(1)
-			}
-			if status != http.StatusCreated || text != "charge 1 of 5" {
-				t.Errorf("%d %s", status, text)
-			}
-		})
-	}
-	group.Wait()
-	if executed.Load() != 1 || fresh.Load() != 1 {
-		t.Errorf("executed %d times, %d answers were no replays", executed.Load(), fresh.Load())
-	}
-	if status, _, text := g.charge(`"one"`, "6"); status != http.StatusUnprocessableEntity ||
-		!strings.Contains(text, "key-reused") {
-		t.Errorf("another request with the key: %d %s", status, text)
-	}
-	if status, _, text := g.charge(`"`, "6"); status != http.StatusBadRequest ||
-		!strings.Contains(text, "key-invalid") {
-		t.Errorf("a malformed key: %d %s", status, text)
-	}
-	must.Do(t, g.cmd.Process.Signal(syscall.SIGTERM))
-	if code := g.wait(t); code != exitDone {
-		t.Errorf("stopped with exit code %d: %s", code, g.stderr.String())
-	}
-	g = startGateway(t, dir, service.URL, data...)
-	if status, replayed, text := g.charge(`"one"`, "5"); status != http.StatusCreated || !replayed ||
-		text != "charge 1 of 5" {
-		t.Errorf("after a restart: %d %v %s", status, replayed, text)
-	}
-	check.Equal(t, executed.Load(), 1, "executed %d times")
-	if strings.Contains(g.stderr.String(), `"one"`) || strings.Contains(g.stderr.String(), "Bearer demo") {
-		t.Error("the log has a key:", g.stderr.String())
-	}
-}
-
-// A gateway that is killed while the service works leaves an unknown outcome: the request is not sent again
-// automatically, even by a second gateway on the same ledger, and an operator settles it.
-func TestGatewayKilled(t *testing.T) {
-	t.Parallel()
-	var executed atomic.Int32
-	working, release := make(chan struct{}, 10), make(chan struct{})
-	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		executed.Add(1)
-		working <- struct{}{}
-		<-release
-	}))
-	defer service.Close()
-	defer close(release)
-	s := serve(t)
-	flags := []string{"--ledger", s.address, "--lease", "1s", "--wait", "0", "--scope", "acme/main"}
-	first, second := startGateway(t, t.TempDir(), service.URL, flags...),
-		startGateway(t, t.TempDir(), service.URL, flags...)
-	cut := make(chan int, 1)
-	go func() { // received below
-		status, _, _ := first.charge(`"k"`, "5")
-		cut <- status
-	}()
-	<-working
-	if status, _, text := second.charge(`"k"`, "5"); status != http.StatusConflict ||
-		!strings.Contains(text, "in-flight") {
-		t.Errorf("beside the first one: %d %s", status, text)
-	}
-	first.kill()
-	check.Equal(t, <-cut, -1, "the client of a killed gateway got %d")
-	second.until(t, `"k"`, "outcome-unknown")
-	records := s.do(t, "key", "list", "--scope", "acme/main", "--all", "--state", "indeterminate", "--json").expect(t,
-		exitDone)
-	if n := strings.Count(records.stdout, "\n"); n != 1 {
-		t.Errorf("%d records are indeterminate: %s", n, records.stdout)
-	}
-	check.Equal(t, executed.Load(), 1, "executed %d times")
 }
 
 // The example configuration has no mistakes.

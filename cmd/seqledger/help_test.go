@@ -33,21 +33,17 @@ func helpOf(t *testing.T, args ...string) (text string) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"4  outcome unknown", "serve", "verify", "session open"} {
-		if help := helpOf(t, "--help"); !strings.Contains(help, text) {
-			t.Errorf("no %q in %s", text, help)
-		}
+		check.Contains(t, helpOf(t, "--help"), text)
 	}
 	for _, command := range []string{
 		"archive verify", "auth check", "backup", "bench", "block", "cluster remove", "completion", "config set",
 		"conformance", "demo", "gateway", "get", "help", "import", "journal show", "key get", "list refusals",
 		"mcp guard", "outbox postgres", "recover", "restore", "serve", "session open", "state", "status", "store init",
-		"tx", "verify", "version", "watch", "write",
+		"tx", "verify", "version", "watch", "witness serve", "witness keygen", "write",
 	} {
 		help := helpOf(t, append(strings.Fields(command), "--help")...)
 		for _, text := range []string{"    seqledger " + strings.Fields(command)[0], "$SEQLEDGER_CONFIG"} {
-			if !strings.Contains(help, text) {
-				t.Errorf("%s: no %q in %s", command, text, help)
-			}
+			check.Contains(t, help, text, "%s", command)
 		}
 	}
 }

@@ -213,7 +213,5 @@ func TestImportErrorNames(t *testing.T) {
 			t.Errorf("want no server blamed, got %s", said)
 		}
 	}
-	if said := c.explain(e, failure.ErrProtocol).Error(); !strings.Contains(said, c.Server) {
-		t.Errorf("want the server named, got %s", said)
-	}
+	check.Contains(t, c.explain(e, failure.ErrProtocol).Error(), c.Server, "want the server named")
 }

@@ -107,9 +107,7 @@ func flood(t *testing.T, address string, n int) {
 	t.Helper()
 	for range n {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(address, err)
-		}
+		must.Do(t, err, "%v", address)
 		t.Cleanup(func() { _ = conn.Close() })
 	}
 }

@@ -109,9 +109,8 @@ func TestRate(t *testing.T) {
 		{at(1, 10, 100), at(1, 11, 99), "-"},
 		{new(seqledgerv1.Status), at(1, 11, 99), "-"}, // a server that does not report it
 	} {
-		if got := rate(c.now, c.last, (*seqledgerv1.NodeStatus).GetCommandsCommitted); got != c.want {
-			t.Errorf("from %v to %v: %s, want %s", c.last, c.now, got, c.want)
-		}
+		check.Equal(t, rate(c.now, c.last, (*seqledgerv1.NodeStatus).GetCommandsCommitted), c.want,
+			"from %v to %v: %s", c.last, c.now)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -35,9 +34,7 @@ func TestInterruptible(t *testing.T) {
 		}()
 		synctest.Wait()
 		cancel(interruptedError{os.Interrupt})
-		if err := <-read; !errors.Is(err, interruptedError{os.Interrupt}) {
-			t.Errorf("the read ended with %v", err)
-		}
+		check.Is(t, <-read, interruptedError{os.Interrupt}, "the read ended with")
 		_ = end.Close() // and with it the read itself
 	})
 }

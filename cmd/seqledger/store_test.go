@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -39,44 +37,6 @@ func TestKeysOfStores(t *testing.T) {
 			}
 			settle(t, url)
 		})
-	}
-}
-
-// Gateway and guard with records in memory: a key runs once for as long as the process lives, and again in the next.
-func TestMemoryStore(t *testing.T) {
-	t.Parallel()
-	service := newKeyedService(t)
-	for run := 1; run <= 2; run++ {
-		g := startGateway(t, t.TempDir(), service.URL, "--store", "memory:")
-		var group sync.WaitGroup
-		for range 8 {
-			// Ends with its request; the Wait below joins it.
-			group.Go(func() {
-				if status, _, text := g.charge(`"k"`, "k"); status != http.StatusCreated ||
-					text != fmt.Sprintf("charge %d of k", run) {
-					t.Errorf("%d %s", status, text)
-				}
-			})
-		}
-		group.Wait()
-		if n := service.times("k"); n != run {
-			t.Errorf("the work was done %d times in %d lives of the gateway", n, run)
-		}
-		g.kill()
-	}
-	dir := t.TempDir()
-	for run := 1; run <= 2; run++ {
-		g := startGuard(t, dir, "--store", "memory:")
-		if r := g.charge("A", ""); r.isError || r.replayed {
-			t.Errorf("the first call: %+v", r)
-		}
-		if r := g.charge("A", ""); r.isError || !r.replayed {
-			t.Errorf("its repeat: %+v", r)
-		}
-		if n := effects(dir, "A"); n != run {
-			t.Errorf("%d effects in %d lives of the guard", n, run)
-		}
-		g.kill()
 	}
 }
 

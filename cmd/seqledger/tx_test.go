@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,10 +12,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/client/op"
-	"github.com/seqledger/seqledger/client/proof"
-	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -25,81 +19,6 @@ import (
 )
 
 var provenScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-
-// writeEveryKind makes blocks with every kind of operation and condition in them,
-// with transactions of the ledger itself, and with many transactions in a block.
-func writeEveryKind(t *testing.T, s *testServer) {
-	t.Helper()
-	write := func(args ...string) {
-		t.Helper()
-		s.do(t, append([]string{"write", "--scope", "acme/main", "--client-id", "c", "--include-proof"},
-			args...)...).expect(t, exitDone, "checked")
-	}
-	write("--set", "a=1", "--if-not-exists", "a", "--set", "gone=x", "--expires-at",
-		"gone=2001-02-03T04:05:06.000000007Z",
-		"--set", "long="+strings.Repeat("x", 300), "--append", "", "--append", "text", "--relate",
-		"doc:1#viewer@user:a")
-	write("--set", "b=", "--expires-at", "b=2090-01-02T03:04:05Z")
-	write("--set", "a=2", "--if-value", "a=1", "--delete", "long", "--if-exists", "long", "--unrelate",
-		"doc:1#viewer@user:a", "--delete", "none")
-	version := s.do(t, "get", "--scope", "acme/main", "a", "--json").expect(t, exitDone).field(t, "version").(string)
-	write("--delete", "a", "--if-version", "a="+version, "--sequence", "4") // no key
-	w := must.Get(writer.Open(t.Context(), s.client(t), writer.Options{Scope: provenScope, ClientID: "w"}))(t)
-	var sent []*writer.Pending
-	for i := range 40 {
-		pending := must.Get(w.Submit(t.Context(), op.Append(fmt.Append(nil, i))))(t)
-		sent = append(sent, pending)
-	}
-	for _, pending := range sent {
-		must.Get(pending.Wait(t.Context()))(t)
-	}
-	must.Do(t, w.Close(t.Context()))
-}
-
-// TestEveryProofHolds: the client rebuilds the leaf of every transaction, and the
-// hash of every block, that a real ledger has made.
-func TestEveryProofHolds(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	s.do(t, "config", "set", "eviction_interval", "1").expect(t, exitDone)
-	writeEveryKind(t, s)
-	c := s.client(t)
-	kinds := map[string]int{}
-	largest := 0
-	previous := make([]byte, 32)
-	for height := uint64(1); ; height++ {
-		block, err := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: height})
-		if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeNotFound {
-			break // the chain has ended
-		}
-		must.Do(t, err)
-		hash, err := proof.BlockHash(block.GetHeader())
-		if err != nil || !bytes.Equal(hash, block.GetHash()) ||
-			!bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
-			t.Errorf("block %d: hash %x (%v), the server says %x", height, hash, err, block.GetHash())
-		}
-		previous = hash
-		largest = max(largest, len(block.GetTransactions()))
-		for _, transaction := range block.GetTransactions() {
-			answer := must.Get(c.GetTransaction(t.Context(),
-				&seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true}))(t)
-			if err := proof.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
-				answer.GetProof()); err != nil {
-				t.Errorf("%v: %v", transaction, err)
-			}
-			if err := proof.VerifyTransaction(transaction, block.GetHeader(), answer.GetProof()); err != nil {
-				t.Errorf("as the block has it: %v: %v", transaction, err)
-			}
-			for _, operation := range transaction.GetOperations() {
-				kinds[strings.TrimPrefix(fmt.Sprintf("%T", operation.GetOperation()), "*seqledgerv1.Operation_")]++
-			}
-		}
-	}
-	if len(kinds) != 6 || largest < 2 {
-		t.Errorf("not every kind of operation was seen, or no block of several transactions: %v, at most %d", kinds,
-			largest)
-	}
-}
 
 // TestTxChecksItsProof without being asked, and against a hash from elsewhere when
 // it is given one.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // write --file commits each line, says what became of each, and repeats safely.
@@ -28,9 +30,7 @@ func TestWriteFile(t *testing.T) {
 	}
 	for i, line := range strings.Split(strings.TrimSpace(first.stdout), "\n")[1:] {
 		id := strings.Fields(line)[2]
-		if !strings.Contains(again.stdout, id) {
-			t.Errorf("line %d has another transaction when it is repeated: %s not in %s", i+1, id, again.stdout)
-		}
+		check.Contains(t, again.stdout, id, "line %d has another transaction when it is repeated", i+1)
 	}
 	s.do(t, "get", "--scope", "acme/main", "a").expect(t, 0)
 

@@ -3,6 +3,7 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -30,6 +31,31 @@ func WriteFile(path string, content []byte) error {
 		return errors.Join(err, os.Remove(f.Name())) // otherwise a full disk would collect them
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// MakeDirectory makes a directory and its parents, unless they are there, with names that are durable, because a
+// directory whose name is lost takes everything in it along.
+func MakeDirectory(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(path); err == nil {
+		if !info.IsDir() {
+			return fmt.Errorf("%s is a file and no directory", path)
+		}
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := MakeDirectory(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, private.Directory); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return SyncDir(parent)
 }
 
 // SyncDir makes names durable that were added to a directory, changed or removed.

@@ -249,9 +249,7 @@ func TestConnectionRemovesNothing(t *testing.T) {
 		"Authorization: Bearer me\r\nConnection: close, Idempotency-Fence, idempotency-attempt, Idempotency-Key, "+
 		"Authorization, X-Forwarded-For\r\n\r\n")
 	requests, _ := service.take()
-	if len(requests) != 1 {
-		t.Fatalf("%d requests", len(requests))
-	}
+	must.Equal(t, len(requests), 1, "%d requests")
 	for _, name := range []string{
 		idempotency.HeaderKey, idempotency.HeaderAttempt, idempotency.HeaderFence, "Authorization", "X-Forwarded-For",
 	} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -161,9 +162,7 @@ func TestPreflights(t *testing.T) {
 	if header = preflight("/a", "https://other.example", "POST"); header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("of another origin: %v", header)
 	}
-	if n := reached.Load(); n != 0 {
-		t.Errorf("%d preflights reached the service", n)
-	}
+	check.Equal(t, reached.Load(), 0, "%d preflights reached the service")
 	for range cap(g.requests) {
 		<-g.requests
 	}
@@ -176,7 +175,5 @@ func TestPreflights(t *testing.T) {
 	if header := preflight("/a", shop, ""); header.Get("Access-Control-Allow-Origin") != shop {
 		t.Errorf("an OPTIONS that is no preflight: %v", header)
 	}
-	if n := reached.Load(); n != 4 {
-		t.Errorf("%d requests reached the service, want 4", n)
-	}
+	check.Equal(t, reached.Load(), 4, "%d requests reached the service")
 }

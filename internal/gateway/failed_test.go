@@ -125,9 +125,7 @@ func TestASlowBodyIsUnknown(t *testing.T) {
 		status, _, text := send(t, http.MethodPost, base, `"k"`, "")
 		return status == http.StatusConflict && problemOf(t, text).Code == "outcome-unknown"
 	})
-	if n := executed.Load(); n != 1 {
-		t.Errorf("executed %d times", n)
-	}
+	check.Equal(t, executed.Load(), 1, "executed %d times")
 }
 
 // Nothing was sent to the service: the key is free, whatever the route says about 5xx responses.

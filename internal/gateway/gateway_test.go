@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
@@ -170,9 +171,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 	close(end)
 	for range 2 {
-		if status := <-done; status != http.StatusOK {
-			t.Error(status)
-		}
+		check.Equal(t, <-done, http.StatusOK)
 	}
 	g.principals.mu.Lock()
 	defer g.principals.mu.Unlock()

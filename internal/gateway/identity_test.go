@@ -150,51 +150,13 @@ func TestComparedHeadersReachTheService(t *testing.T) {
 		"X-Tenant: a\r\nStripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\n"+
 		"Connection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
 	requests, _ := service.take()
-	if len(requests) != 1 {
-		t.Fatalf("%d requests", len(requests))
-	}
+	must.Equal(t, len(requests), 1, "%d requests")
 	for _, name := range []string{"X-Tenant", "Stripe-Version", "If-Match"} {
 		if len(requests[0].Header[name]) != 1 {
 			t.Errorf("%s is %q", name, requests[0].Header[name])
 		}
 	}
 	check.Equal(t, len(requests[0].Header["X_tenant"]), 0, "an imitated header came through: got %v")
-}
-
-// A credential made for one request is refused, unless the route takes its stable part and asks the service before a
-// replay.
-func TestSignedCredentialsAtTheGateway(t *testing.T) {
-	t.Parallel()
-	upstream, runs := tenants(t)
-	c := must.Get(load(t, plain(upstream), `
-routes:
-- {path: /default}
-- {path: /signed, principal: [authorization-id, host], replay_check: GET /may}
-`))(t)
-	base, _ := start(t, c)
-	as := func(path, signature string) (int, string, string) {
-		who := "AWS4-HMAC-SHA256 Credential=AKID/20261127/r/s/aws4_request, Signature=" + signature
-		status, header, text := sendAs(t, who, http.MethodPost, base+path, `"k"`, "5")
-		return status, header.Get(idempotency.HeaderReplayed), text
-	}
-	for _, signature := range []string{"good1", "good2"} {
-		if status, _, text := as("/default", signature); status != http.StatusBadRequest ||
-			!strings.Contains(text, "principal-missing") || !strings.Contains(text, "replay_check") {
-			t.Errorf("%d %s", status, text)
-		}
-	}
-	if status, replayed, text := as("/signed", "good1"); status != http.StatusOK || replayed != "false" {
-		t.Error(status, text)
-	}
-	if status, replayed, text := as("/signed", "good2"); status != http.StatusOK || replayed != "true" {
-		t.Error(status, text)
-	}
-	if status, _, text := as("/signed", "forged"); status != http.StatusForbidden || strings.Contains(text, "run") {
-		t.Error(status, text)
-	}
-	if runs.Load() != 1 {
-		t.Errorf("%d runs", runs.Load())
-	}
 }
 
 // What a visitor without a credential began is the same request after the visitor has signed in, behind each setting

@@ -88,7 +88,5 @@ func TestTheCodesOfTheGatewayAreDocumented(t *testing.T) {
 		check.Contains(t, own, "### "+string(code)+"\n\n"+line,
 			"the page has no section %s that begins with %q", code, line)
 	}
-	if n := strings.Count(own, "\n### "); n != 5 {
-		t.Errorf("the page has %d codes of the gateway", n)
-	}
+	check.Equal(t, strings.Count(own, "\n### "), 5, "the page has %d codes of the gateway")
 }

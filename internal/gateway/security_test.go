@@ -316,9 +316,7 @@ func TestMetricsAndLog(t *testing.T) {
 		`seqledger_gateway_bypassed_total{route="other"} 1`, `seqledger_gateway_bypassed_total{route="/slow"} 0`,
 		"seqledger_gateway_waiters 0",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
-		}
+		check.Contains(t, text, want)
 	}
 	logging.Lock()
 	defer logging.Unlock()
@@ -415,20 +413,12 @@ func TestReloadUnderLoad(t *testing.T) {
 	group.Wait()
 	g.Reload(configs[1])
 	close(finish)
-	if text := <-slow; text != "0" {
-		t.Errorf("what was under way ended at %s", text)
-	}
+	check.Equal(t, <-slow, "0", "what was under way ended at %s")
 	mu.Lock()
 	defer mu.Unlock()
-	if len(executed) != 201 {
-		t.Errorf("%d keys reached a service", len(executed))
-	}
+	check.Equal(t, len(executed), 201, "%d keys reached a service")
 	for key, n := range executed {
-		if n != 1 {
-			t.Errorf("%s ran %d times", key, n)
-		}
+		check.Equal(t, n, 1, "%s ran %d times", key)
 	}
-	if len(g.transports) != 1 {
-		t.Errorf("%d transports are left", len(g.transports))
-	}
+	check.Equal(t, len(g.transports), 1, "%d transports are left")
 }

@@ -1,14 +1,10 @@
 package gateway
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,54 +58,6 @@ func TestSettingsReachTheMiddleware(t *testing.T) {
 		d.MismatchStatus != http.StatusUnprocessableEntity || d.Fingerprint != idempotency.FingerprintRaw ||
 		!slices.Equal(d.Methods, []string{http.MethodPost, http.MethodPatch}) {
 		t.Errorf("the defaults: %+v", d)
-	}
-}
-
-// The settings of a route for 5xx responses may differ by status, its replays have the headers that it names, and a key
-// that has no effect is told.
-func TestRouteSettingsOfResponses(t *testing.T) {
-	t.Parallel()
-	var executed atomic.Int32
-	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		executed.Add(1)
-		w.Header().Set("X-Resource-Version", "7")
-		w.Header().Set("X-Other", "x")
-		w.Header().Set("Idempotent-Ignored", "spoofed")
-		w.Header().Set("Idempotent-Replayed", "spoofed")
-		if r.Method == http.MethodPost && r.Header.Get("Accept-Encoding") != "identity" {
-			t.Errorf("the service is asked for %q", r.Header.Get("Accept-Encoding"))
-		}
-		status, _ := strconv.Atoi(r.URL.Query().Get("status")) // 0 for none
-		w.WriteHeader(cmp.Or(status, http.StatusCreated))
-	}))
-	t.Cleanup(service.Close)
-	s := plain(service.URL)
-	s.Shared = true
-	c := must.Get(load(t, s, `routes:
-  - {path: /pay, server_errors: {503: release, default: store}, stored_headers: [x-resource-version]}
-`))(t)
-	base, _ := start(t, c)
-	for _, test := range []struct {
-		method, target   string
-		executed         int32
-		replayed, ignore string
-	}{
-		{http.MethodPost, "/pay?status=503", 2, "false", ""},
-		{http.MethodPost, "/pay?status=500", 1, "true", ""},
-		{http.MethodPost, "/pay", 1, "true", ""},
-		{http.MethodPut, "/pay", 2, "", "true"},
-		{http.MethodPut, "/elsewhere", 2, "", "true"},
-	} {
-		executed.Store(0)
-		var header http.Header
-		for range 2 {
-			_, header, _ = send(t, test.method, base+test.target, strconv.Quote(test.method+test.target), "x")
-		}
-		if executed.Load() != test.executed || header.Get("Idempotent-Replayed") != test.replayed ||
-			header.Get("Idempotent-Ignored") != test.ignore || header.Get("X-Resource-Version") != "7" ||
-			test.replayed == "true" && header.Get("X-Other") != "" {
-			t.Errorf("%s %s: executed %d times, %v", test.method, test.target, executed.Load(), header)
-		}
 	}
 }
 

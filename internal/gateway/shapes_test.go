@@ -162,9 +162,7 @@ func TestChunkedUploads(t *testing.T) {
 	}
 	_, _ = io.WriteString(pipe, "two")
 	_ = pipe.Close()
-	if text := <-done; text != "onetwo" {
-		t.Error(text)
-	}
+	check.Equal(t, <-done, "onetwo")
 	chunked := newRequest(t, http.MethodPost, base, `"k"`, struct{ io.Reader }{strings.NewReader("onetwo")})
 	if answer, text := exchange(t, chunked); text != "onetwo" ||
 		answer.Header.Get(idempotency.HeaderReplayed) != "false" {
@@ -319,9 +317,7 @@ func TestRouteTimeout(t *testing.T) {
 		t.Error(status)
 	}
 	close(end)
-	if len(g.transports) != 2 {
-		t.Errorf("%d transports", len(g.transports))
-	}
+	check.Equal(t, len(g.transports), 2, "%d transports")
 	c = must.Get(load(t, defaults, ""))(t)
 	if g.Reload(c); len(g.transports) != 1 {
 		t.Errorf("%d transports after the route has gone", len(g.transports))

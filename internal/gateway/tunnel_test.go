@@ -200,9 +200,7 @@ func TestRepeatUnderAnotherFingerprint(t *testing.T) {
 	if status, text := send("{}"); status != http.StatusConflict || !strings.Contains(text, "reconcile") {
 		t.Errorf("under another fingerprint: %d %s", status, text)
 	}
-	if n := len(service.all); n != 1 {
-		t.Errorf("the service got %d requests", n)
-	}
+	check.Equal(t, len(service.all), 1, "the service got %d requests")
 }
 
 // A method that the service takes from a header is part of the request.

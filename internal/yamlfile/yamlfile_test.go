@@ -1,10 +1,10 @@
 package yamlfile_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
@@ -40,9 +40,7 @@ empty:
 		"f.yaml:6: unknown is an unknown field", "f.yaml:7: word was given at line 1 already",
 		"f.yaml:8: empty must have one plain value", "f.yaml:1: absent is required",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, got)
-		}
+		check.Contains(t, got, want)
 	}
 	if o.Duration("absent", time.Hour) != time.Hour || !o.Bool("absent", true) || o.Choice("absent", "x") != "x" {
 		t.Error("an absent field has no default")

@@ -269,9 +269,7 @@ func TestCloseDuringEverything(t *testing.T) {
 	}
 	must.Do(t, s.View(func(r machine.Reader) error {
 		now, err := checkPair(r, 0)
-		if now != s.Applied().Index {
-			t.Errorf("reopened at %v with the data of entry %d", s.Applied(), now)
-		}
+		check.Equal(t, now, s.Applied().Index, "reopened at %v with the data of entry %d", s.Applied())
 		return err
 	}))
 }

@@ -51,10 +51,7 @@ func TestOpenCreatesOnlyWhenAsked(t *testing.T) {
 	s = must.Get(Open(path, Options{Create: true, Identity: testIdentity}))(t)
 	defer func() { _ = s.Close() }()
 	check.Equal(t, get(t, s, streams, "k"), "v", "opening with Create lost what was there: %q")
-	names, err := filepath.Glob(path + "*")
-	if err != nil || len(names) != 1 {
-		t.Errorf("creation left %v behind, %v", names, err)
-	}
+	check.Equal(t, len(must.Get(filepath.Glob(path+"*"))(t)), 1, "creation left %v behind")
 }
 
 func TestOpenNeedsAnIdentity(t *testing.T) {

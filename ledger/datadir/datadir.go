@@ -41,6 +41,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
@@ -131,7 +132,7 @@ type marker struct {
 // finds out whether a ledger is to be created in it: see Fresh. Only a directory
 // without a ledger can be restored.
 func Open(path string, from Origin) (*Directory, error) {
-	if err := makeDirectory(path); err != nil {
+	if err := durable.MakeDirectory(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	// Before the lock, because that would leave a file in a directory that is refused.
@@ -223,35 +224,6 @@ func (d *Directory) mustNotBeOldCopy() error {
 	return err
 }
 
-// makeDirectory is os.MkdirAll that makes the new names durable, because a directory
-// whose name is lost takes everything in it along.
-func makeDirectory(path string) error {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return err
-	}
-	if info, err := os.Stat(path); err == nil {
-		return mustBeDirectory(path, info)
-	}
-	parent := filepath.Dir(path)
-	if parent != path {
-		if err := makeDirectory(parent); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return (&Directory{path: parent}).sync()
-}
-
-func mustBeDirectory(path string, info os.FileInfo) error {
-	if !info.IsDir() {
-		return fmt.Errorf("%s is a file and no directory", path)
-	}
-	return nil
-}
-
 func lockIn(path string) (*Directory, error) {
 	d := &Directory{path: path, lock: flock.New(filepath.Join(path, lockName), flock.SetPermissions(0o600))}
 	locked, err := d.lock.TryLock()
@@ -277,8 +249,8 @@ func lockToRead(path string) (*Directory, error) {
 // mustBeLedger reads the marker of a directory that is only to be looked at.
 func (d *Directory) mustBeLedger() error {
 	info, err := os.Stat(d.path)
-	if err == nil {
-		err = mustBeDirectory(d.path, info)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is a file and no directory", d.path)
 	}
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)

@@ -238,9 +238,7 @@ func TestConnContextOverEveryProtocol(t *testing.T) {
 		transport := &http.Transport{Protocols: protocols}
 		answer := must.Get((&http.Client{Transport: transport}).Get("http://" + inner.Addr().String()))(t)
 		_ = answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			t.Error(name, "requests do not know their connection")
-		}
+		check.Equal(t, answer.StatusCode, http.StatusOK, "%v requests do not know their connection: got %v", name)
 		transport.CloseIdleConnections()
 		_ = hs.Close()
 		<-served

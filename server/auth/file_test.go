@@ -96,9 +96,7 @@ func TestFileErrors(t *testing.T) {
 			continue
 		}
 		for _, want := range test.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %q, want %q", name, err, want)
-			}
+			check.Contains(t, err.Error(), want, "%s: got %q", name, err)
 		}
 		if file := new(FileError); name != "unquoted star" && !errors.As(err, &file) {
 			t.Errorf("%s: %T is no FileError", name, err)

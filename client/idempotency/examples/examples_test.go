@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
-	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -161,9 +160,7 @@ func (a *answer) field(t *testing.T, path ...string) string {
 func request(t *testing.T, method, address, path, body string, headers ...string) *answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -184,12 +181,6 @@ func (a *answer) expect(t *testing.T, status int) *answer {
 		t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
 	}
 	return a
-}
-
-// eventually waits for a condition that other processes make true.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	must.Await(t, holds, what)
 }
 
 // race calls f from many goroutines at once and returns the answers.
@@ -283,46 +274,6 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// The producer chooses the namespace in which a key is unique. Another task under the same key is a conflict; it never
-// returns the wrong task. A worker gets the tasks of its queue in order.
-func TestTaskScopes(t *testing.T) {
-	t.Parallel()
-	p := &producer{t, serve(t, t.TempDir(), "127.0.0.1:0")}
-	key, byQueue, slow := []string{"--key", "7"}, []string{"--key", "7", "--unique", "queue"},
-		[]string{"--queue", "slow"}
-	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
-	mail, print := []string{"mail", "hello"}, []string{"print", "hello"}
-	// By type: the same key of another type is independent, and one type shares its keys across queues.
-	first := p.expect("created", "", with(key, mail)...)
-	second := p.expect("created", "", with(key, print)...)
-	p.conflict(with(key, slow, mail)...)
-	// By queue: another type under the key is a conflict.
-	third := p.expect("created", "", with(byQueue, mail)...)
-	p.conflict(with(byQueue, print)...)
-	elsewhere := p.expect("created", "", with(byQueue, slow, print)...)
-	// By a name that the producer chooses; it never equals a type or a queue.
-	custom := []string{"--key", "7", "--unique", "mail"}
-	fourth := p.expect("created", "", with(custom, mail)...)
-	p.expect("existing", fourth, with(custom, mail)...)
-	p.expect("existing", elsewhere, with(byQueue, slow, print)...)
-
-	cmd := command("tasks", "work", "--server", p.ledger.address)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	must.Do(t, err)
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	last := p.expect("created", "", "--key", "last", "mail", "the end") // arrives live
-	worked := bufio.NewScanner(out)
-	for _, want := range []string{first, second, third, fourth, last} {
-		var got struct{ ID string }
-		if !worked.Scan() || json.Unmarshal(worked.Bytes(), &got) != nil || got.ID != want {
-			t.Fatalf("the worker got %s, want %s", worked.Bytes(), want)
-		}
-	}
-}
-
 // runner accepts jobs behind the example submit.
 type runner struct {
 	*httptest.Server
@@ -389,85 +340,6 @@ const nightly = `"nightly"`
 // submit sends a job under the key nightly.
 func (s *submission) submit(to *process, body string) *answer {
 	return request(s.T, http.MethodPost, to.address, "/jobs", body, "Idempotency-Key", nightly)
-}
-
-// Requests that arrive at any replica while the first one is in flight wait and get its job.
-func TestSubmitCoalesces(t *testing.T) {
-	t.Parallel()
-	s := newSubmission(t)
-	impatient := s.replica("--wait", "1ms")
-	const callers = 32
-	all := make(chan []*answer)
-	go func() { // received below
-		all <- race(callers, func(int) *answer { return s.submit(s.service, `{"image":"report","n":1}`) })
-	}()
-	<-s.runner.enter
-	eventually(t, "the others to wait", func() bool {
-		metrics := request(t, http.MethodGet, s.ledger.address, "/metrics", "").expect(t, http.StatusOK)
-		return strings.Contains(metrics.body, fmt.Sprintf("seqledger_keyed_waiters %d\n", callers-1))
-	})
-	pending := s.submit(impatient, `{"image":"report","n":1}`).expect(t, http.StatusAccepted)
-	if pending.field(t, "state") != "PENDING" || pending.header.Get("Retry-After") == "" {
-		t.Errorf("%+v", pending)
-	}
-	look := func() *answer {
-		return request(t, http.MethodGet, impatient.address, "/jobs", "", "Idempotency-Key", nightly)
-	}
-	known := look().expect(t, http.StatusOK)
-	check.Equal(t, known.field(t, "state"), "PENDING", "%v: %v", known.body)
-	// White space makes another job, too: the bytes are compared.
-	for _, other := range []string{`{"image":"another"}`, `{"image": "report","n":1}`} {
-		s.submit(impatient, other).expect(t, http.StatusConflict)
-	}
-	s.runner.leave <- http.StatusOK
-	first := 0
-	for _, a := range <-all {
-		a.expect(t, http.StatusCreated)
-		if a.field(t, "job") != "job-1" || a.field(t, "state") != "COMMITTED" {
-			t.Error(a.body)
-		}
-		if !strings.Contains(a.body, `"replayed":true`) {
-			first++
-		}
-	}
-	check.Equal(t, first, 1, "%d answers are the first")
-	s.runner.ran(t, 1)
-	known = look().expect(t, http.StatusOK)
-	if known.field(t, "state") != "COMMITTED" || known.field(t, "job") != "job-1" {
-		t.Error(known.body)
-	}
-}
-
-// A refusal is stored. A runner that could not be reached leaves the key free.
-func TestSubmitRefusals(t *testing.T) {
-	t.Parallel()
-	s := newSubmission(t)
-	s.runner.leave <- http.StatusBadRequest
-	for range 3 {
-		refused := s.submit(s.service, "{}").expect(t, http.StatusUnprocessableEntity)
-		if refused.field(t, "state") != "REJECTED" || refused.field(t, "reason") != "job-1" {
-			t.Error(refused.body)
-		}
-	}
-	s.runner.ran(t, 1)
-	refusing := freeport.Unreachable(t)
-	unreachable := s.replica("--runner", "http://"+refusing)
-	send := func(to *process) *answer {
-		return request(t, http.MethodPost, to.address, "/jobs", "{}", "Idempotency-Key", "free")
-	}
-	for range 2 {
-		send(unreachable).expect(t, http.StatusBadGateway)
-	}
-	request(t, http.MethodGet, s.service.address, "/jobs", "", "Idempotency-Key", "free").expect(t, http.StatusNotFound)
-	s.runner.leave <- http.StatusOK
-	if done := send(s.service).expect(t, http.StatusCreated); done.field(t, "job") != "job-2" {
-		t.Error(done.body)
-	}
-	for _, key := range []string{"", "a,b", `"`} {
-		request(t, http.MethodPost, s.service.address, "/jobs", "{}", "Idempotency-Key", key).
-			expect(t, http.StatusBadRequest)
-	}
-	s.runner.ran(t, 2)
 }
 
 // A service that is killed while the runner has a job never submits the job again; an operator settles it.
@@ -586,63 +458,4 @@ func TestForms(t *testing.T) {
 	}
 	f.id(f.send("contact", "bob", "name=Bo"), false) // the secret is of no use to another user
 	p.took(4)
-}
-
-// startGateway starts the gateway of the example jobs, in front of a service at an address other than the one in its
-// file.
-func startGateway(t *testing.T, dir, listen, upstream string) *process {
-	t.Helper()
-	return start(t, "seqledger", "gateway", "--json", "--config", "jobs/gateway.yaml", "--listen", listen,
-		"--upstream", "http://"+upstream, "--data", filepath.Join(dir, "data"), "--journal",
-		filepath.Join(dir, "journal"))
-}
-
-// A job is started once per key, even if the gateway is killed, and once for each request without a key. Every answer
-// has its own request id.
-func TestJobs(t *testing.T) {
-	t.Parallel()
-	jobs, dir := start(t, "jobs", "--listen", "127.0.0.1:0"), t.TempDir()
-	gateway := startGateway(t, dir, "127.0.0.1:0", jobs.address)
-	send := func(body string, headers ...string) *answer {
-		return request(t, http.MethodPost, gateway.address, "/api/jobs", body,
-			append(headers, "Content-Type", "application/json", "Authorization", "Bearer demo")...)
-	}
-	const report, another, spaced = `{"report":"2026-11"}`, `{"report":"2026-12"}`, `{"report": "2026-11"}`
-	key := []string{"Idempotency-Key", `"8e03978e-40d5-43dd-bc93-6894a57f9324"`}
-	job, fresh, requests := "", 0, map[string]bool{}
-	for _, a := range race(16, func(int) *answer { return send(report, key...) }) {
-		a.expect(t, http.StatusAccepted)
-		if id := a.field(t, "job", "id"); job == "" {
-			job = id
-		} else if id != job {
-			t.Errorf("job %s and job %s", id, job)
-		}
-		if a.header.Get("Idempotent-Replayed") == "false" {
-			fresh++
-		}
-		requests[a.field(t, "requestId")] = true
-	}
-	if fresh != 1 || job == "" || len(requests) != 16 || requests[""] {
-		t.Errorf("%d answers are the first, job %q, request ids %v", fresh, job, requests)
-	}
-	gateway.kill()
-	gateway = startGateway(t, dir, gateway.address, jobs.address)
-	if a := send(report, key...).expect(t, http.StatusAccepted); a.field(t, "job", "id") != job ||
-		a.header.Get("Idempotent-Replayed") != "true" || requests[a.field(t, "requestId")] {
-		t.Errorf("after a kill: %+v, want job %s", a, job)
-	}
-	for _, other := range []string{another, spaced} {
-		conflict := send(other, key...).expect(t, http.StatusConflict)
-		if conflict.field(t, "code") != "key-reused" || strings.Contains(conflict.body, job) {
-			t.Error(conflict.body)
-		}
-	}
-	ids := map[string]bool{job: true}
-	for range 2 {
-		ids[send(report).expect(t, http.StatusAccepted).field(t, "job", "id")] = true
-	}
-	listed := request(t, http.MethodGet, jobs.address, "/api/jobs", "").expect(t, http.StatusOK)
-	if n := strings.Count(listed.body, `"id"`); n != 3 || len(ids) != 3 {
-		t.Errorf("%d jobs, ids %v: %s", n, ids, listed.body)
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
@@ -32,9 +33,7 @@ func TestLateSwap(t *testing.T) {
 			t.Error(err)
 		}
 	}, func() (now time.Time) {
-		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&now); err != nil {
-			t.Error(err)
-		}
+		check.Is(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&now), nil)
 		return now
 	})
 }

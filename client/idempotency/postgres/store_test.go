@@ -324,9 +324,7 @@ func TestKill(t *testing.T) {
 	s := open(t, server.URL, postgres.Options{})
 	request := &idempotency.ReserveRequest{Key: key("pending"), AttemptID: idempotency.NewAttemptID()}
 	pending, err := s.Reserve(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	server.Kill()
 	for err == nil { // the server's children exit a moment later

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -53,10 +54,8 @@ func TestListFails(t *testing.T) {
 	s := open(t, server.URL, redis.Options{})
 	reserve(t, s, "k")
 	client := connect(t, server)
-	names, err := client.Keys(t.Context(), "{idempotency}:record:*").Result()
-	if err != nil || len(names) != 1 {
-		t.Fatal(names, err)
-	}
+	names := must.Get(client.Keys(t.Context(), "{idempotency}:record:*").Result())(t)
+	must.Equal(t, len(names), 1)
 	list := func() (last error) {
 		for _, err := range s.List(t.Context(), &idempotency.ListRequest{Scope: key("").Scope}) {
 			last = err
@@ -70,9 +69,7 @@ func TestListFails(t *testing.T) {
 		t.Errorf("want the damaged record, got %v", err)
 	}
 	must.Do(t, client.HSet(t.Context(), names[0], "description", "{}").Err())
-	if err := list(); !errors.Is(err, idempotency.ErrDamaged) {
-		t.Errorf("want the damaged description, got %v", err)
-	}
+	check.Is(t, list(), idempotency.ErrDamaged, "want the damaged description")
 	server.Kill()
 	if list() == nil {
 		t.Error("a list without a server has no error")

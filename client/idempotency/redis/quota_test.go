@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -82,32 +83,24 @@ func TestQuotaExpires(t *testing.T) {
 	s := open(t, server.URL, redis.Options{MaxOpen: 2})
 	reserve(t, s, "a")
 	client := connect(t, server)
-	sets, err := client.Keys(t.Context(), "{idempotency}:open:*").Result()
-	if err != nil || len(sets) != 1 {
-		t.Fatal(sets, err)
-	}
-	records, err := client.Keys(t.Context(), "{idempotency}:record:*").Result()
-	if err != nil || len(records) != 1 {
-		t.Fatal(records, err)
-	}
+	sets := must.Get(client.Keys(t.Context(), "{idempotency}:open:*").Result())(t)
+	must.Equal(t, len(sets), 1)
+	records := must.Get(client.Keys(t.Context(), "{idempotency}:record:*").Result())(t)
+	must.Equal(t, len(records), 1)
 	set, record := client.PExpireTime(t.Context(), sets[0]), client.PExpireTime(t.Context(), records[0])
 	if set.Err() != nil || set.Val() != record.Val() || set.Val() <= 0 {
 		t.Errorf("the set is kept until %v, and the record until %v", set, record)
 	}
 	reserve(t, s, "b")
 	// As if weeks had passed: the times of the members are in the past.
-	members, err := client.ZRange(t.Context(), sets[0], 0, -1).Result()
-	if err != nil || len(members) != 2 {
-		t.Fatal(members, err)
-	}
+	members := must.Get(client.ZRange(t.Context(), sets[0], 0, -1).Result())(t)
+	must.Equal(t, len(members), 2)
 	past := float64(time.Now().Add(-time.Minute).UnixMilli())
 	for _, member := range members {
 		must.Do(t, client.Do(t.Context(), "ZADD", sets[0], past, member).Err())
 	}
 	reserve(t, s, "c")
-	if n := client.ZCard(t.Context(), sets[0]).Val(); n != 1 {
-		t.Errorf("%d keys are counted, of 1", n)
-	}
+	check.Equal(t, client.ZCard(t.Context(), sets[0]).Val(), 1, "%d keys are counted, of 1")
 }
 
 // A key that is remembered for longer than its outcome is open counts for no longer than that.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
@@ -71,10 +72,8 @@ func TestSentinel(t *testing.T) {
 	}
 	after := must.Get(redis.New(t.Context(), client, redis.Options{}))(t)
 	t.Cleanup(func() { _ = after.Close() })
-	a, err := after.Complete(t.Context(), pending, idempotency.Result{})
-	if err != nil || a.Outcome != idempotency.OK {
-		t.Errorf("Complete: %+v, %v", a, err)
-	}
+	check.Equal(t, must.Get(after.Complete(t.Context(), pending, idempotency.Result{}))(t).Outcome, idempotency.OK,
+		"Complete: %+v")
 	if next := reserve(t, after, "next"); next.Token <= pending.Token {
 		t.Errorf("token %d after %d", next.Token, pending.Token)
 	}

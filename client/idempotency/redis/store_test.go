@@ -46,10 +46,8 @@ func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byt
 func reserve(t *testing.T, s idempotency.Store, k string) *idempotency.Ownership {
 	t.Helper()
 	request := &idempotency.ReserveRequest{Key: key(k), AttemptID: idempotency.NewAttemptID()}
-	r, err := s.Reserve(t.Context(), request)
-	if err != nil || r.Outcome != idempotency.Acquired {
-		t.Fatalf("Reserve of %s: %+v, %v", k, r, err)
-	}
+	r := must.Get(s.Reserve(t.Context(), request))(t)
+	must.Equal(t, r.Outcome, idempotency.Acquired, "Reserve of %s: %+v", k)
 	return &idempotency.Ownership{Key: request.Key, Token: r.Token, AttemptID: request.AttemptID}
 }
 
@@ -208,10 +206,8 @@ func TestPrefixes(t *testing.T) {
 	server := servertest.Redis(t)
 	reserve(t, open(t, server.URL, redis.Options{}), "k")
 	reserve(t, open(t, server.URL+"?prefix=shop", redis.Options{}), "k")
-	names, err := connect(t, server).Keys(t.Context(), "*").Result()
-	if err != nil || len(names) != 6 {
-		t.Errorf("%v, %v", names, err)
-	}
+	names := must.Get(connect(t, server).Keys(t.Context(), "*").Result())(t)
+	check.Equal(t, len(names), 6)
 	for _, n := range names {
 		if !strings.HasPrefix(n, "{shop}:") && !strings.HasPrefix(n, "{idempotency}:") {
 			t.Errorf("a key is named %s", n)
@@ -238,14 +234,10 @@ func TestLateSwap(t *testing.T) {
 		if err == nil {
 			err = c.Del(t.Context(), names...).Err()
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 	}, func() time.Time {
 		now, err := c.Time(t.Context()).Result()
-		if err != nil {
-			t.Error(err)
-		}
+		check.Is(t, err, nil)
 		return now
 	})
 }

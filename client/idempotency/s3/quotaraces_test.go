@@ -235,9 +235,7 @@ func TestQuotaInEveryOrder(t *testing.T) {
 			}
 			return move{kind, rapid.IntRange(0, 5).Draw(rt, "request")}
 		}), 40, 120).Draw(rt, "moves")
-		if wrong := playQuota(t, most, callers, moves); wrong != "" {
-			rt.Fatal(wrong)
-		}
+		must.Equal(rt, playQuota(t, most, callers, moves), "")
 	})
 }
 

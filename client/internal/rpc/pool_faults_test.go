@@ -154,9 +154,7 @@ func TestABodyThatIsNotReadToItsEnd(t *testing.T) {
 	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x",
 		strings.NewReader("x")))(t)
 	answer := must.Get(p.RoundTrip(r))(t)
-	if len(p.places) != 1 {
-		t.Errorf("%d places are taken while an answer is read", len(p.places))
-	}
+	check.Equal(t, len(p.places), 1, "%d places are taken while an answer is read")
 	must.Get(answer.Body.Read(make([]byte, 2)))(t)
 	for range 2 { // a second Close does nothing
 		if err := answer.Body.Close(); err != nil || p.idleCount() != 0 || len(p.places) != 0 {

@@ -123,9 +123,7 @@ func TestOneAsksForAll(t *testing.T) {
 		for range callers {
 			check.Is(t, <-ended, context.DeadlineExceeded)
 		}
-		if n := s.asked.Load(); n != 10 {
-			t.Errorf("the server was asked %d times in ten seconds", n)
-		}
+		check.Equal(t, s.asked.Load(), 10, "the server was asked %d times in ten seconds")
 	})
 }
 

@@ -253,9 +253,7 @@ func TestWritesToAServerOfHTTP2Alone(t *testing.T) {
 			t.Error("what the server does not speak is not remembered")
 		}
 	}
-	if n := len(s.arrivals); n != 3 {
-		t.Errorf("%d writes arrived", n)
-	}
+	check.Equal(t, len(s.arrivals), 3, "%d writes arrived")
 	e.noHTTP1 = time.Now().Add(-time.Second) // the server was updated, perhaps
 	check.Is(t, check.Err(e.Write(t.Context(), connect.NewRequest(someWrite(1)))), nil)
 }

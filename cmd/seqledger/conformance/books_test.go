@@ -78,17 +78,3 @@ func TestCompare(t *testing.T) {
 		})
 	}
 }
-
-// TestBooksOutliveAProcess checks that a new process begins without events, and that the outcomes stay.
-func TestBooksOutliveAProcess(t *testing.T) {
-	t.Parallel()
-	b := booksOf(t, []string{"a", "b"}, `{"event":"opened"}`,
-		`{"event":"outcome","id":"b","outcome":"committed","sequence":"1"}`, `{"event":"ended"}`)
-	b.begin()
-	if b.opened != nil || b.ended != nil {
-		t.Error("the new process has events of the one before")
-	}
-	if missing := b.missing(); len(missing) != 1 || missing[0] != "a" {
-		t.Errorf("%v are missing, want a", missing)
-	}
-}

@@ -1,12 +1,9 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -107,44 +104,4 @@ func TestWhatAnApplicationWants(t *testing.T) {
 	check(func() { b.wantUnsettled("b") }, "")
 	check(func() { b.wantUnsettled("a") }, "a was sent")
 	check(b.checkOpened, "did not open its stream: FENCED m")
-}
-
-// TestDriverCommands checks that a client under test reports invalid commands and exits, instead of panicking, which
-// would look like the client's own mistake.
-func TestDriverCommands(t *testing.T) {
-	t.Parallel()
-	for input, says := range map[string]string{
-		"":                                    "",
-		`{"do":"close"}`:                      "",
-		"{":                                   "unexpected end",
-		"[]":                                  "cannot unmarshal",
-		`{"do":"jump"}`:                       `no such command "jump"`,
-		`{"do":"resume"}`:                     "before open",
-		`{"do":"acknowledge","id":"a"}`:       `"a" was never submitted`,
-		`{"do":"open","server":"ftp://none"}`: "Options.Server",
-	} {
-		var out bytes.Buffer
-		in, feed := io.Pipe()
-		go func() { // ends when the driver has read it
-			if input == "" {
-				_ = feed.Close()
-			}
-			_, _ = io.WriteString(feed, input+"\n")
-		}()
-		err := Drive(t.Context(), in, &out)
-		_ = feed.Close()
-		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: want %q, got %v", input, says, err)
-		}
-		if out.Len() > 0 && !json.Valid(out.Bytes()) {
-			t.Errorf("%q: it said %q", input, out.String())
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	in, feed := io.Pipe()
-	defer func() { _ = feed.Close() }()
-	if err := Drive(ctx, in, io.Discard); err != nil {
-		t.Errorf("a driver whose harness is gone: %v", err)
-	}
 }

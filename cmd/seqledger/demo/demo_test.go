@@ -9,31 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
-
-func TestOptionsValidate(t *testing.T) {
-	t.Parallel()
-	o := Options{Program: "x"}
-	if err := o.Validate(); err != nil || o.Duration != DefaultDuration || o.Clients != 4 {
-		t.Errorf("want the defaults, got %+v (%v)", o, err)
-	}
-	for _, test := range []struct {
-		options Options
-		says    string
-	}{
-		{Options{}, "program"},
-		{Options{Program: "x", Duration: time.Millisecond}, "duration"},
-		{Options{Program: "x", Duration: -1}, "duration"},
-		{Options{Program: "x", Clients: 33}, "33 clients"},
-		{Options{Program: "x", Clients: -1}, "-1 clients"},
-	} {
-		check.ErrorContains(t, test.options.Validate(), test.says, "%+v: want an error about", test.options)
-	}
-}
 
 // script writes a program that stands for seqledger.
 func script(t *testing.T, lines string) string {
@@ -79,41 +58,5 @@ func TestRunFails(t *testing.T) {
 	_, err := Run(t.Context(), Options{Program: filepath.Join(t.TempDir(), "absent"), Duration: time.Hour})
 	if !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "kept") {
 		t.Errorf("want that there is no such program, and nothing kept, got %v", err)
-	}
-}
-
-// TestLifetime: a short run has its share of kills, and a long one keeps the
-// pace of the default.
-func TestLifetime(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ duration, least, most time.Duration }{
-		{2 * time.Second, 200 * time.Millisecond, 600 * time.Millisecond},
-		{DefaultDuration, time.Second, 3 * time.Second},
-		{time.Hour, time.Second, 3 * time.Second},
-	} {
-		c := &side{options: &Options{Duration: test.duration}}
-		random := newProxy(1, nil).random
-		for range 1000 {
-			if got := c.lifetime(random, serverLives); got < test.least || got > test.most {
-				t.Fatalf("%s: want %s to %s, got %s", test.duration, test.least, test.most, got)
-			}
-		}
-	}
-}
-
-// TestClientLifetime: however long a process takes to start, a client has time to pay before it is killed.
-func TestClientLifetime(t *testing.T) {
-	t.Parallel()
-	const startup = time.Second
-	for clients := 1; clients <= 4; clients++ {
-		s := &side{
-			options: &Options{Duration: time.Second}, startup: startup, clients: make([]*child.Child, clients),
-		}
-		random := newProxy(1, nil).random
-		for range 1000 {
-			if got := time.Duration(clients) * s.clientLifetime(random); got <= startup {
-				t.Fatalf("%d clients are killed every %s, and take %s to start", clients, got, startup)
-			}
-		}
 	}
 }

@@ -3,9 +3,6 @@ package demo
 import (
 	"reflect"
 	"testing"
-
-	"github.com/seqledger/seqledger/internal/testkit/check"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // TestTallyComplete: a run is complete once everything that the table shows has
@@ -28,13 +25,4 @@ func TestTallyComplete(t *testing.T) {
 			t.Errorf("without %s: want complete %t, got %t", name, want, got)
 		}
 	}
-}
-
-func TestTally(t *testing.T) {
-	t.Parallel()
-	tally := newTally()
-	tally.sent(write("a", 1), write("a", 2), write("a", 1))
-	tally.sent(write("a", 2), &seqledgerv1.WriteRequest{})
-	tally.answered(&seqledgerv1.Receipt{Replayed: true}, &seqledgerv1.Receipt{}, nil)
-	check.Equal(t, tally.snapshot(), (Counts{Payments: 2, Retried: 2, Replayed: 1}))
 }

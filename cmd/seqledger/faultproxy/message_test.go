@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -34,29 +33,6 @@ func TestMessages(t *testing.T) {
 	r = httptest.NewRequest("POST", "/seqledger.v1.LedgerService/GetEntity", nil)
 	if m := newMessage(r, false, []byte("anything")); m.Err != nil || m.Writes != nil || m.IsWrite() {
 		t.Errorf("a call without writes: %+v", m)
-	}
-}
-
-// TestReceipts: the receipts of an answer are read, whatever else it has.
-func TestReceipts(t *testing.T) {
-	t.Parallel()
-	result := func(r *seqledgerv1.Receipt) *seqledgerv1.WriteResult {
-		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: r}}
-	}
-	for procedure, test := range map[string]struct {
-		answer proto.Message
-		want   int
-	}{
-		"Write": {&seqledgerv1.WriteResponse{Receipt: &seqledgerv1.Receipt{Sequence: 1}}, 1},
-		"WriteStream": {&seqledgerv1.WriteStreamResponse{Results: []*seqledgerv1.WriteResult{
-			result(&seqledgerv1.Receipt{Sequence: 1}), {}, result(&seqledgerv1.Receipt{Sequence: 2}),
-		}}, 2},
-		"GetEntity": {&seqledgerv1.Entity{Key: "k"}, 0},
-	} {
-		body := must.Get(proto.Marshal(test.answer))(t)
-		r := httptest.NewRequest("POST", "/seqledger.v1.LedgerService/"+procedure, nil)
-		check.Equal(t, len(receiptsOf(r, body)), test.want, "%s: %v", procedure)
-		check.Equal(t, len(receiptsOf(r, []byte{0xff})), 0, "%s: garbage is read as %v", procedure)
 	}
 }
 

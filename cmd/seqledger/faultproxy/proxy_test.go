@@ -1,8 +1,6 @@
 package faultproxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -122,52 +120,5 @@ func TestFaultsOfCalls(t *testing.T) {
 				t.Errorf("a second release: %d, %v", n, err)
 			}
 		})
-	}
-}
-
-// TestHeldMessagesKeepTheirOrder checks that held messages are sent in order, up to the first that fails, and that
-// without a plan everything passes.
-func TestHeldMessagesKeepTheirOrder(t *testing.T) {
-	t.Parallel()
-	p := startProxy(t, "127.0.0.1:1", nil)
-	var order []int
-	broken := errors.New("broken")
-	for i := range 4 {
-		p.keep(func(context.Context) error {
-			order = append(order, i)
-			if i == 2 {
-				return broken
-			}
-			return nil
-		})
-	}
-	if n, err := p.Release(t.Context()); !errors.Is(err, broken) || n != 4 || !slices.Equal(order, []int{0, 1, 2}) {
-		t.Errorf("%d, %v, in the order %v", n, err, order)
-	}
-	check.Equal(t, p.decide(&Message{Procedure: "Write"}).Kind, Pass, "without a plan: %+v")
-	for procedure, want := range map[string]bool{"Write": true, "WriteBatch": true, "WriteStream": true,
-		"GetEntity": false, "Watch": false, "": false} {
-		if (&Message{Procedure: procedure}).IsWrite() != want {
-			t.Errorf("%q is a write: %v", procedure, !want)
-		}
-	}
-	for kind, want := range map[string]bool{"application/connect+proto": true, "application/grpc": true,
-		"application/grpc-web+proto": true, "application/proto": false, "application/json": false, "": false} {
-		if isStream(kind) != want {
-			t.Errorf("%q is a stream: %v", kind, !want)
-		}
-	}
-}
-
-// TestFaultNames checks that every kind of fault has its own name in a trail.
-func TestFaultNames(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for k := Pass; k <= Mangle; k++ {
-		name := Fault{Kind: k}.String()
-		if name == "" || seen[name] {
-			t.Errorf("fault %d is called %q", k, name)
-		}
-		seen[name] = true
 	}
 }

@@ -120,23 +120,6 @@ func TestFaultsOfStreams(t *testing.T) {
 	}
 }
 
-// TestAStreamToNoServer checks that such a stream also ends for the client, and that nothing waits for it.
-func TestAStreamToNoServer(t *testing.T) {
-	t.Parallel()
-	p := startProxy(t, "127.0.0.1:1", nil)
-	transport := NewTransport(Protocols(false, true))
-	t.Cleanup(transport.CloseIdleConnections)
-	body, feed := io.Pipe()
-	defer func() { _ = feed.Close() }()
-	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.Address+"/x/WriteStream",
-		body))(t)
-	r.Header.Set("Content-Type", "application/grpc")
-	if response, err := transport.RoundTrip(r); err == nil {
-		_ = response.Body.Close()
-		t.Errorf("a server that is not there answers %s", response.Status)
-	}
-}
-
 // TestACopyIsBehindItsMessage checks that a copy is kept for a Release only once the server has answered the message:
 // otherwise it could be the one that commits.
 func TestACopyIsBehindItsMessage(t *testing.T) {

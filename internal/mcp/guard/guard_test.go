@@ -153,9 +153,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	}
 	for _, want := range []string{"may have happened", "Call list_charges.", "seqledger key resolve --organization mcp",
 		"--namespace payments/charge args:"} {
-		if !strings.Contains(r.text, want) {
-			t.Errorf("%q lacks %q", r.text, want)
-		}
+		check.Contains(t, r.text, want)
 	}
 	<-w.ended
 	w.start()

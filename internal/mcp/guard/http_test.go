@@ -251,9 +251,7 @@ func TestHTTPSession(t *testing.T) {
 	for range 4 { // three answers, and what the server asks on its own
 		got = append(got, <-s.lines)
 	}
-	if !strings.Contains(strings.Join(got, "\n"), `"id":9`) {
-		t.Errorf("the guard got %q", got)
-	}
+	check.Contains(t, strings.Join(got, "\n"), `"id":9`, "the guard got %q", got)
 	all := s.stop(t)
 	last := all[len(all)-1]
 	if len(all) != 5 || last.method != http.MethodDelete {

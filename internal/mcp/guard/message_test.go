@@ -308,10 +308,8 @@ func TestMarksAreAddedOnce(t *testing.T) {
 		text := must.Get(json.Marshal(object))(t)
 		once, err := mark(text, "_meta", metaReplayed)
 		must.Do(t, err, "%s", text)
-		twice, err := mark(once, "_meta", metaReplayed)
-		if err != nil || string(twice) != string(once) {
-			t.Fatalf("%s became %s and then %s, %v", text, once, twice, err)
-		}
+		must.Equal(t, string(must.Get(mark(once, "_meta", metaReplayed))(t)), string(once), "%s became %s and then %s",
+			text, once)
 		var got map[string]any
 		must.Do(t, json.Unmarshal(once, &got))
 		meta, _ := got["_meta"].(map[string]any)
@@ -365,9 +363,7 @@ func TestRefusals(t *testing.T) {
 				t.Fatalf("%s: %v", line, err)
 			}
 			for _, says := range test.says {
-				if !strings.Contains(got.Content[0].Text, says) {
-					t.Errorf("%v: %q does not say %q", test.err, got.Content[0].Text, says)
-				}
+				check.Contains(t, got.Content[0].Text, says, "%v", test.err)
 			}
 			if got.Meta[metaCode] == "" || got.Meta[metaAction] == "" {
 				t.Errorf("%v: %s tells no program what to do", test.err, line)

@@ -230,9 +230,7 @@ func TestHTTPThatFails(t *testing.T) {
 					if answer["method"] == "notifications/progress" {
 						continue
 					}
-					if !strings.Contains(fmt.Sprint(answer), metaCode+":"+c.first) {
-						t.Errorf("want %s, got %v", c.first, answer)
-					}
+					check.Contains(t, fmt.Sprint(answer), metaCode+":"+c.first, "want %s, got %v", c.first, answer)
 					break
 				}
 			}

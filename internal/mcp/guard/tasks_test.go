@@ -111,13 +111,10 @@ func TestGuardedToolsAreNoTasks(t *testing.T) {
 	for _, want := range []string{
 		`"name":"charge","execution":{"taskSupport":"forbidden","x":1}`, `"name":"look","execution":{"taskSupport":"optional"}`,
 	} {
-		if !strings.Contains(listed, want) {
-			t.Errorf("the list of tools has no %s: %s", want, listed)
-		}
+		check.Contains(t, listed, want, "the list of tools")
 	}
-	if !strings.Contains(logged.String(), "only runs as a task") {
-		t.Errorf("the log does not tell of the tool that is only a task: %s", logged)
-	}
+	check.Contains(t, logged.String(), "only runs as a task",
+		"the log does not tell of the tool that is only a task: %s", logged)
 }
 
 // A server that answers with a task of its own accord has not given a result: its answer is passed on once, and a

@@ -145,9 +145,7 @@ func TestFinishing(t *testing.T) {
 		{"heartbeat", "token:7", "seconds:5"}, {"resolve", "RECORD_STATE_REJECTED", `"r"`},
 	} {
 		for _, word := range words {
-			if !strings.Contains(strings.ReplaceAll(got[i], "  ", " "), word) {
-				t.Errorf("sent %q, want %q in it", got[i], word)
-			}
+			check.Contains(t, strings.ReplaceAll(got[i], "  ", " "), word, "sent %q", got[i])
 		}
 	}
 	calls := len(got)

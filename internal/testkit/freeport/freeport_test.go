@@ -46,15 +46,6 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// The address is one to listen on.
-func TestAddress(t *testing.T) {
-	t.Parallel()
-	a := must.Get(freeport.Address())(t)
-	if host, port, err := net.SplitHostPort(a); err != nil || host != "127.0.0.1" || port == "0" {
-		t.Error(a)
-	}
-}
-
 // Connections to the address are refused, and nothing can listen on it.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()

@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -54,30 +54,10 @@ func TestShortened(t *testing.T) {
 	}
 	for directory := range found { // their names are below the temporary directory
 		name := filepath.Base(directory)
-		if !slices.Equal(found[directory], want[name]) {
-			t.Errorf("%s: %v, want %v", name, found[directory], want[name])
-		}
+		check.EqualSlices(t, found[directory], want[name], "%s: %v", name)
 		delete(want, name)
 	}
 	if err != nil || len(want) > 0 {
 		t.Errorf("not found: %v; %v", slices.Sorted(maps.Keys(want)), err)
-	}
-}
-
-// What is not Go, or no module, is an error, and not an empty list that runs nothing.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	if _, err := shortened(write(t, map[string]string{"a/bad_test.go": "package"})); err == nil {
-		t.Error("a file that is not Go was taken")
-	}
-	if _, err := shortened(filepath.Join(t.TempDir(), "absent")); err == nil {
-		t.Error("an absent directory was taken")
-	}
-	for want, arguments := range map[string][]string{
-		"argument": nil, "packages or pattern": {"all"}, "root of the module": {"packages"}, // of this directory
-	} {
-		if err := run(arguments); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v", arguments, err)
-		}
 	}
 }

@@ -1,13 +1,13 @@
 package prototest_test
 
 import (
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -77,9 +77,7 @@ func TestTextsVisitsEach(t *testing.T) {
 		names = append(names, string(field.Name()))
 		replace("b")
 	})
-	if want := []string{"organization", "client_id", "relation", "subject"}; !slices.Equal(names, want) {
-		t.Errorf("visited %v, want %v", names, want)
-	}
+	check.EqualSlices(t, names, []string{"organization", "client_id", "relation", "subject"}, "visited %v")
 	r := m.GetOperations()[1].GetCreateRelationship()
 	if m.GetScope().GetOrganization()+m.GetClientId()+r.GetRelation()+r.GetSubject() != "bbbb" {
 		t.Error("not replaced:", m)

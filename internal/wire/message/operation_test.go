@@ -2,7 +2,6 @@ package message
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -58,9 +57,7 @@ func TestEveryKindIsKnown(t *testing.T) {
 		check.Equal(t, encodings[string(encoded)], "", "canonical.go: %s has the encoding %x", name)
 		encodings[string(encoded)] = name
 		for _, text := range []string{op.Key, op.Relation, op.Subject, string(op.Value)} {
-			if !strings.Contains(string(encoded), text) {
-				t.Errorf("canonical.go: the encoding of %s lacks %q", name, text)
-			}
+			check.Contains(t, string(encoded), text, "canonical.go: the encoding of %s", name)
 		}
 	}
 }

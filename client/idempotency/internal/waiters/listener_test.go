@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // connection is one call of a listener's listen function, controlled by a test.
@@ -45,9 +47,7 @@ func start(t *testing.T, l *Listener) {
 func wait(t *testing.T, l *Listener, key string) <-chan struct{} {
 	t.Helper()
 	ch, leave, err := l.wait(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(leave)
 	return ch
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func woken(ch <-chan struct{}) bool {
@@ -22,9 +24,7 @@ func TestCallers(t *testing.T) {
 	add := func(key string) (<-chan struct{}, func()) {
 		t.Helper()
 		ch, leave, err := l.wait(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return ch, leave
 	}
 	a1, leaveA1 := add("a")

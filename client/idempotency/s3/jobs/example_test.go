@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -49,9 +50,7 @@ func ExampleQueue_Submit() {
 func TestThePageQuotesTheExample(t *testing.T) {
 	t.Parallel()
 	example, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	page := must.Get(os.ReadFile("../../../../docs/choosing.md"))(t)
 	_, recipe, found := strings.Cut(string(page), "**Submit a job once.**")
 	_, recipe, block := strings.Cut(recipe, "```go\n")
@@ -60,8 +59,6 @@ func TestThePageQuotesTheExample(t *testing.T) {
 		t.Fatal("the page has no recipe with a block of Go")
 	}
 	for line := range strings.Lines(recipe) {
-		if !strings.Contains(string(example), strings.TrimSpace(line)) {
-			t.Errorf("the example has no line %s", line)
-		}
+		check.Contains(t, string(example), strings.TrimSpace(line), "the example has no line %s", line)
 	}
 }

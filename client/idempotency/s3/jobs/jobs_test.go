@@ -74,9 +74,7 @@ func TestSubmit(t *testing.T) {
 	if err != nil || !other.Created || other.ID == first.ID {
 		t.Errorf("another scope: %+v, %v", other, err)
 	}
-	if first.Scope != "resize" {
-		t.Errorf("the scope is %q, and not the type", first.Scope)
-	}
+	check.Equal(t, first.Scope, "resize", "the scope is %q, and not the type")
 	mail, err := q.Submit(t.Context(), "mail", []byte("a"), key)
 	if err != nil || !mail.Created || mail.ID == first.ID {
 		t.Errorf("another type: %+v, %v", mail, err)
@@ -134,9 +132,7 @@ func TestRace(t *testing.T) {
 			client := servertest.S3Client(servertest.S3(t).Address)
 			return func() *jobs.Queue {
 				q, err := jobs.New(t.Context(), client, servertest.S3Bucket, "queue")
-				if err != nil {
-					t.Error(err)
-				}
+				check.Is(t, err, nil)
 				return q
 			}
 		},
@@ -178,10 +174,8 @@ func TestLostAnswers(t *testing.T) {
 		if err != nil || first.Created != (lost < 2) { // the third request creates it
 			t.Errorf("after the loss of answer %d: %+v, %v", lost+1, first, err)
 		}
-		again, err := q.Submit(t.Context(), "resize", []byte("a"), key)
-		if err != nil || again.ID != first.ID {
-			t.Errorf("after the loss of answer %d: %+v and %+v, %v", lost+1, first, again, err)
-		}
+		check.Equal(t, must.Get(q.Submit(t.Context(), "resize", []byte("a"), key))(t).ID, first.ID,
+			"after the loss of answer %d: %+v and %+v", lost+1, first)
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -22,9 +22,7 @@ import (
 func openMemory(t *testing.T, b *memorybucket.Bucket, dies int) *jobs.Queue {
 	t.Helper()
 	q, err := jobs.New(t.Context(), b.Client(nil, 1), memorybucket.Name, "queue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := 0
 	if dies == 0 {
 		return q
@@ -97,10 +95,8 @@ func TestRepair(t *testing.T) {
 				t.Errorf("died before request %d: another input: %v", dies, err)
 			}
 		}
-		task, err := q.Submit(t.Context(), "resize", []byte("a"), jobs.WithKey("k"))
-		if err != nil || task.Created != (dies < 4) {
-			t.Fatalf("died before request %d: %+v, %v", dies, task, err)
-		}
+		task := must.Get(q.Submit(t.Context(), "resize", []byte("a"), jobs.WithKey("k")))(t)
+		must.Equal(t, task.Created, dies < 4, "died before request %d: %+v", dies)
 		again, err := q.Submit(t.Context(), "resize", []byte("a"), jobs.WithKey("k"))
 		if err != nil || again.Created || again.ID != task.ID {
 			t.Errorf("died before request %d: the next one: %+v, %v", dies, again, err)
@@ -109,9 +105,7 @@ func TestRepair(t *testing.T) {
 			t.Errorf("died before request %d: tasks %q", dies, slices.Collect(maps.Keys(tasks)))
 		}
 		for name, text := range b.Objects("queue/idempotency/") {
-			if !strings.Contains(string(text), `"ready"`) {
-				t.Errorf("died before request %d: %s is %s", dies, name, text)
-			}
+			check.Contains(t, string(text), `"ready"`, "died before request %d: %s is %s", dies, name, text)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -13,34 +12,6 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
-
-// TestInvariant1_ServerSurvivesKills kills the server with SIGKILL at random
-// moments under the load of Writers that know nothing of it, then asks for
-// every acknowledged write: each is there once, under its own sequence, with
-// the receipt that was handed out (invariants 1, 2 and 3).
-func TestInvariant1_ServerSurvivesKills(t *testing.T) {
-	t.Parallel()
-	seed := must.Seed(t)
-	random := rand.New(rand.NewPCG(seed, 0))
-	const writers, kills = 6, 6
-
-	s := serve(t)
-	c := s.client(t)
-	load := startLoad(t, writers, func() *client.Client { return c })
-	for range kills {
-		// Some acknowledgements in between, so that each life of the server
-		// has something to lose.
-		for range 20 + random.IntN(200) {
-			<-load.progress
-		}
-		s.kill()
-		s = serveOn(t, s.data, s.address)
-	}
-	load.end()
-	load.audit(t, c)
-	s.kill()
-	seqledger(t, "verify", "--data", s.data).expect(t, exitDone, "problems")
-}
 
 func killScope() *seqledgerv1.Scope {
 	return &seqledgerv1.Scope{Organization: "acme", Vault: "kill"}
