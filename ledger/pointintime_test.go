@@ -46,10 +46,19 @@ func momentOf(t *testing.T, l *ledger.Ledger) (m moment) {
 // archivePoint archives everything, and returns where the ledger stands.
 func archivePoint(t *testing.T, l *ledger.Ledger) moment {
 	t.Helper()
-	index, at, err := l.ArchivePoint(t.Context())
+	var index uint64
+	var at time.Time
+	must.Await(t, func() (done bool) {
+		var err error
+		index, at, err = l.ArchivePoint(t.Context())
+		if err != nil && !errors.Is(err, ledger.ErrNotArchived) { // a slow target counts as one that hangs
+			t.Fatal(err)
+		}
+		return err == nil
+	}, "everything in the archive")
 	last := momentOf(t, l)
-	if err != nil || last.index != index || !last.time.Equal(at) {
-		t.Fatalf("archived up to index %d, of %s: %v; and the ledger is at %+v", index, at, err, last)
+	if last.index != index || !last.time.Equal(at) {
+		t.Fatalf("archived up to index %d, of %s, and the ledger is at %+v", index, at, last)
 	}
 	return last
 }
@@ -325,7 +334,6 @@ func TestLogIsKept(t *testing.T) {
 			l = open(t, o)
 			fill(t, l, next, 1)
 			last, id := archivePoint(t, l), l.Head().Ledger
-			check.Equal(t, l.Stats().Archive.Problem, "", "the status: %s")
 			closeLedger(t, l)
 			if got := restored(t, target, id, verify.Until{}); got.index != last.index || got.digest != last.digest {
 				t.Errorf("restored %+v, and it was %+v", got, last)
