@@ -39,7 +39,7 @@ func TestHelp(t *testing.T) {
 		"archive verify", "auth check", "backup", "bench", "block", "cluster remove", "completion", "config set",
 		"conformance", "demo", "gateway", "get", "help", "import", "journal show", "key get", "list refusals",
 		"mcp guard", "outbox postgres", "recover", "restore", "serve", "session open", "state", "status", "store init",
-		"tx", "verify", "version", "watch", "write",
+		"tx", "verify", "version", "watch", "witness serve", "witness keygen", "write",
 	} {
 		help := helpOf(t, append(strings.Fields(command), "--help")...)
 		for _, text := range []string{"    seqledger " + strings.Fields(command)[0], "$SEQLEDGER_CONFIG"} {

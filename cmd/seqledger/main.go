@@ -51,6 +51,7 @@ type commandLine struct {
 	Recover recoverCommand     `cmd:"" help:"Turn one node of a cluster that lost its majority into a ledger."`
 	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Archive archiveCommand     `cmd:"" help:"Show and verify the archive of a ledger's history."`
+	Witness witnessCommand     `cmd:"" help:"Cosign the checkpoints of ledgers, so that none can show two histories."`
 	Journal journalCommand     `cmd:"" help:"Show the journal of a client."`
 	Demo    demoCommand        `cmd:"" help:"Run a server and clients under faults, and count what is paid twice."`
 	Conform conformanceCommand `cmd:"" name:"conformance" help:"Test a client program against the duties of a client."`
@@ -76,8 +77,8 @@ Exit codes:
     2  the command line or the configuration file is wrong, or what they name is not there
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
-    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve, gateway and outbox postgres
-              end with 0`
+    130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve, gateway, witness and outbox
+              postgres end with 0`
 
 // environment is what a command works with.
 type environment struct {

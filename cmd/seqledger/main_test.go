@@ -104,7 +104,7 @@ func seqledgerInput(t *testing.T, input string, args ...string) result {
 // needsProcess tells the commands that change or end their process, or that a test gives an environment or a version.
 func needsProcess(args []string) bool {
 	switch args[0] {
-	case "serve", "gateway", "mcp", "outbox", "demo", "conformance", "bench", "help", "version":
+	case "serve", "gateway", "witness", "mcp", "outbox", "demo", "conformance", "bench", "help", "version":
 		return true
 	}
 	return slices.ContainsFunc(args, func(arg string) bool {

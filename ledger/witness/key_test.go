@@ -109,7 +109,7 @@ func TestCosignature(t *testing.T) {
 	// Times of no cosignature.
 	for _, at := range []uint64{0, 1 << 63, 1<<64 - 1} {
 		signature := append(binary.BigEndian.AppendUint64(nil, at),
-			ed25519.Sign(private, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", int64(at), text))...)
+			ed25519.Sign(private, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at, text))...)
 		check.Equal(t, public(witness.WitnessKey).Verify([]byte(text), signature), false, "at %d: %v", at)
 	}
 }

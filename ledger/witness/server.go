@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	maxRequest = 256 << 10 // a hundred signatures, some of them of algorithms that have large ones
+	maxRequest = 128 << 10 // a proof and sixteen signatures of the largest kind, which tlog-witness asks for
 	maxProof   = 63        // hashes
 
 	lockName    = "witness.lock"
