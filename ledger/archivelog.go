@@ -14,9 +14,9 @@ import (
 )
 
 // The leader copies the log to the archive every ten seconds, or sooner where much is written: a restore brings a state
-// to any later moment with it. The entries are read from the log's own files behind the applier, so that writes have
-// nothing to do with it. The log is kept until it is copied, within bounds; beyond them entries are missing, and the
-// next state makes what comes after them useful again.
+// to any later moment with it. The entries are read from the log's own files after they were applied, so that writes
+// have nothing to do with it. The log is kept until it is copied, within bounds; beyond them entries are missing, and
+// the next state makes what comes after them useful again.
 
 var (
 	// ErrNoArchive means that the ledger copies no log to an archive.

@@ -29,7 +29,7 @@ type archiver struct {
 	yield  atomic.Pointer[context.CancelCauseFunc] // of a state that is being copied; nil for none
 
 	mu    sync.Mutex
-	stats stats.Archive // but for what failed
+	stats stats.Archive // without what failed
 	// unnamed says that the ledger has an archive that Options.Archive does not name. It is constant once Open has
 	// returned.
 	unnamed bool
@@ -40,7 +40,7 @@ func (a *archiver) init() {
 	a.log.wake, a.log.moved = make(chan struct{}, 1), make(chan struct{})
 }
 
-// archiveUse is what uses the archive by itself. There is something in copying while its goroutine does.
+// archiveUse is one of those who use the archive. There is something in copying while its goroutine does.
 type archiveUse struct {
 	copying chan struct{} // capacity 1; not a mutex, so that waiting for it can end with a context
 	answers atomic.Uint64 // how often the archive has answered, or taken a part of a file

@@ -45,7 +45,7 @@ type Disk interface {
 }
 
 const (
-	// temporaryMark is behind the name of the object in that of a temporary file.
+	// temporaryMark follows the name of the object in that of a temporary file.
 	temporaryMark = ".new-"
 	// temporaryFolder is where a directory has them, below the id of the ledger: what killed processes have left is
 	// found without a list of all objects.

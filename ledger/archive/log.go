@@ -28,7 +28,7 @@ const (
 	logHeaderBytes = len(logMagic) + 4 + 8 + 8
 	logEntryBytes  = 8 + 1 + 4 // before the data
 	logDay         = time.DateOnly
-	// LogObjectBytes is roughly how many bytes an object of the log has at most; a larger entry has one of its own.
+	// LogObjectBytes is roughly how many bytes an object of the log has at most; a larger entry makes a larger object.
 	LogObjectBytes = 8 << 20
 	maxLogObject   = LogObjectBytes + segment.MaxEntryBytes
 )
