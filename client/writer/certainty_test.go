@@ -92,22 +92,6 @@ func TestUnprovenCommitsAtTheEnd(t *testing.T) {
 	expectHistory(t, s, "new")
 }
 
-// TestUnprovenCommitsWithoutReceipts: the same with a receipt window that was made smaller,
-// where ALREADY_COMMITTED does not show whose commit it is.
-func TestUnprovenCommitsWithoutReceipts(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	copied := staleCopy(t, s, c, "new 1", "new 2", "new 3")
-	s.ledger.setWindow(1)
-	w := mustJournaled(t, dial(t, s), openJournal(t, copied, journal.Options{}))
-	for _, p := range w.Recovered() {
-		if receipt, err := p.Wait(t.Context()); err == nil {
-			t.Errorf("write %d was never executed, and is reported as committed: %v", p.Sequence(), receipt)
-		}
-	}
-	expectHistory(t, s, "new 1", "new 2", "new 3")
-}
-
 // TestACommitThatIsTakenBack: a receipt for 2 came, and then the ledger says
 // that it has committed nothing. That contradicts itself, and write 2, whose receipt
 // is here, must not be reported as not executed.

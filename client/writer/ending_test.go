@@ -8,30 +8,8 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/check"
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
-
-// TestATakeoverFencesTheFirstWriter: the second process continues the numbers,
-// the first ends without having executed its write.
-func TestATakeoverFencesTheFirstWriter(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	first := newWriter(t, c, "w")
-	must.Get(first.Write(t.Context(), payload("1")))(t)
-	second := newWriter(t, c, "w")
-	wantNotExecuted(t, burst(t, first, payload("late"))[0], failure.ErrFenced)
-	<-first.Done()
-	must.Do(t, second.Err(), "the second Writer has ended, too")
-	if receipt, err := second.Write(t.Context(), payload("2")); err != nil || receipt.GetSequence() != 2 {
-		t.Errorf("the second Writer must go on at 2, got %v, %v", receipt, err)
-	}
-	check.Equal(t, len(s.ledger.history()), 2, "%d commits")
-	// A third that expects the first session must not take anything over.
-	_, err := writer.Open(t.Context(),
-		c, writer.Options{Scope: org, ClientID: "w", ExpectedSession: first.State().Session})
-	check.Is(t, err, failure.ErrFenced, "want ErrFenced for an old ExpectedSession")
-}
 
 // TestCloseSettlesWhatItCan: Close with a live context waits for the answers; with an ended
 // context it lists the open writes. Neither takes more writes.

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
-	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -66,71 +64,6 @@ func dial(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.
 	c := must.Get(client.New(o))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// TestJournalRecovery kills a client with writes in all states and expects the
-// next one to bring each to its outcome: once, under the same number and key.
-func TestJournalRecovery(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	path := filepath.Join(t.TempDir(), "journal")
-	j := openJournal(t, path, journal.Options{})
-	w := mustJournaled(t, c, j)
-	first := w.State().Session
-
-	// a: told and acknowledged; b: told; c: committed, the answer lost; d and
-	// e: lost on the way.
-	told(t, w, "a").Acknowledge()
-	told(t, w, "b")
-	var arrived atomic.Int32
-	hold := make(chan struct{})
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
-			switch n := arrived.Add(1); {
-			case n == 1:
-				return faultLost
-			default:
-				<-hold
-				return faultDrop
-			}
-		}
-	})
-	for _, tag := range []string{"c", "d", "e"} {
-		must.Get(w.SubmitTagged(t.Context(), tag, payload(tag)))(t)
-	}
-	eventually(t, "the repeat of c to arrive", func() bool { return arrived.Load() >= 2 })
-	must.Do(t, j.Sync())
-	path = crash(t, c, j, path)
-	close(hold)
-	s.set(func(s *fakeServer) { s.onWrite = nil })
-
-	j = openJournal(t, path, journal.Options{MustExist: true})
-	w = mustJournaled(t, dial(t, s), j)
-	var tags []string
-	for _, p := range w.Recovered() {
-		receipt, err := p.Wait(t.Context())
-		check.Is(t, err, nil, "recovered %s", p.Tag())
-		if before := p.Tag() < "d"; before != (receipt.GetSession() == first) {
-			t.Errorf("%s was committed in session %d; the first was %d", p.Tag(), receipt.GetSession(), first)
-		}
-		if got := string(p.Operations()[0].GetAppend().GetPayload()); got != p.Tag() {
-			t.Errorf("the operations of %s became %q", p.Tag(), got)
-		}
-		tags = append(tags, p.Tag())
-		if _, err := w.SubmitTagged(t.Context(), p.Tag(), payload("again")); !errors.Is(err, journal.ErrTagInUse) ||
-			errors.Is(err, failure.ErrNotExecuted) {
-			t.Errorf("a tag that is in the journal must be refused, got %v", err)
-		}
-		check.Is(t, p.Acknowledge(), nil, "acknowledging %s", p.Tag())
-	}
-	if fmt.Sprint(tags) != "[b c d e]" {
-		t.Errorf("want b to e recovered, got %v", tags)
-	}
-	told(t, w, "f")
-	expectHistory(t, s, "a", "b", "c", "d", "e", "f")
-	if left := j.Streams(); len(left) != 1 || len(left[0].Entries) != 1 || left[0].Entries[0].Tag != "f" {
-		t.Errorf("want only f left in the journal, got %v", left)
-	}
 }
 
 // told writes and waits for the receipt.

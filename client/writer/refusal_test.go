@@ -116,39 +116,6 @@ func TestARefusalStopsTheWriterUntilResume(t *testing.T) {
 	check.Equal(t, s.openCount(), 1, "no copy was under way, so one session must do; %d were opened")
 }
 
-// TestARefusalIsFencedWhenCopiesBehindItAreUnderWay is the trap in renumbering:
-// write 2 was sent once and refused, and the stream broke with write 3 on its
-// way. Without a new session a later write 2 would fill the gap and let the old
-// 3 commit, although it was reported as not executed.
-func TestARefusalIsFencedWhenCopiesBehindItAreUnderWay(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.ledger.toggle("taken")
-	var done atomic.Bool
-	release := hold(s, func(r *seqledgerv1.WriteRequest) fault {
-		if r.GetSequence() == 3 && done.CompareAndSwap(false, true) {
-			return faultGhost
-		}
-		return faultNone
-	})
-	w := newWriter(t, c, "w")
-	p := burst(t, w, payload("1"), create("taken"), payload("old 3"))
-	release(w, len(p))
-	wantNotExecuted(t, p[1], failure.ErrConditionFailed)
-	wantNotExecuted(t, p[2], writer.ErrStopped)
-	must.Do(t, w.Resume(t.Context()), "resuming")
-	must.Do(t, check.Err(w.Write(t.Context(), payload("new 2"))), "writing on")
-	if !s.releaseGhost(func(int) int { return 0 }) {
-		t.Fatal("the test must have a copy under way")
-	}
-	receipt, err := w.Write(t.Context(), payload("new 3"))
-	if err != nil || receipt.GetSequence() != 3 || receipt.GetReplayed() {
-		t.Errorf("number 3 must be free for the new write, got %v, %v", receipt, err)
-	}
-	check.Equal(t, len(s.ledger.history()), 3, "want 3 commits and not the copy of old 3, got %d")
-	check.Equal(t, s.openCount(), 2, "want the Writer to fence the copy with one more session, got %d in all")
-}
-
 // TestARefusalWaitsForItsSession: while the new session cannot be opened the
 // refusal must not be reported, because it is not final.
 func TestARefusalWaitsForItsSession(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -96,4 +97,13 @@ func TestLoneWritesAmongOthers(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+// wantEnded fails unless w has ended with so many unsettled writes.
+func wantEnded(t *testing.T, w *writer.Writer, unsettled int) {
+	t.Helper()
+	end, ok := errors.AsType[*writer.UnsettledError](w.Err())
+	if !ok || len(end.Writes) != unsettled {
+		t.Errorf("want the Writer ended with %d unsettled writes, got %v", unsettled, w.Err())
+	}
 }

@@ -18,88 +18,6 @@ import (
 
 const streams = machine.TableStreams
 
-// Keys in every combination of layers: the newest layer must win, in Get as in
-// Ascend, and a tombstone must hide what lies below it.
-func TestNewestLayerWins(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	for _, key := range []string{"a", "b", "c", "d", "e"} {
-		put(t, s, streams, key, "stored")
-	}
-	flush(t, s)
-	put(t, s, streams, "b", "frozen")
-	remove(t, s, streams, "c")
-	remove(t, s, streams, "d")
-	put(t, s, streams, "f", "frozen")
-	put(t, s, streams, "g", "frozen")
-	frozen := must.Get(s.freeze())(t)
-	put(t, s, streams, "d", "active")
-	remove(t, s, streams, "e")
-	remove(t, s, streams, "g")
-	put(t, s, streams, "h", "")
-
-	const want = "a=stored b=frozen d=active f=frozen h= "
-	check := func(when string) {
-		t.Helper()
-		must.Do(t, s.View(func(r machine.Reader) error {
-			got, err := list(r, streams, "")
-			check.Equal(t, got, want, "%s: table is %q", when)
-			if tail, _ := list(r, streams, "c"); tail != want[len("a=stored b=frozen "):] {
-				t.Errorf("%s: from c the table is %q", when, tail)
-			}
-			for key, want := range map[string]string{
-				"a": "stored", "b": "frozen", "c": "<absent>", "d": "active",
-				"e": "<absent>", "f": "frozen", "g": "<absent>", "h": "", "i": "<absent>",
-			} {
-				value, err := r.Get(streams, []byte(key))
-				if err != nil || show(value) != want {
-					t.Errorf("%s: Get(%q) = %q, %v; want %q", when, key, show(value), err, want)
-				}
-			}
-			return err
-		}), "%s", when)
-	}
-	check("frozen")
-	must.Do(t, s.commit(frozen))
-	check("committed, frozen not yet dropped")
-	s.thaw(frozen)
-	check("dropped")
-	flush(t, s)
-	check("flushed")
-	if s.PendingBytes() != 0 {
-		t.Errorf("%d bytes pending after everything was flushed", s.PendingBytes())
-	}
-}
-
-// A View that is open while a flush commits must read the same before and
-// after, whether it had touched the file by then or not.
-func TestViewStaysTheSameAcrossCommit(t *testing.T) {
-	t.Parallel()
-	for _, touched := range []bool{false, true} {
-		s := fresh(t)
-		put(t, s, streams, "old", "1")
-		put(t, s, streams, "gone", "1")
-		flush(t, s)
-		put(t, s, streams, "new", "1")
-		remove(t, s, streams, "gone")
-		frozen := must.Get(s.freeze())(t)
-		must.Do(t, s.View(func(r machine.Reader) error {
-			if touched {
-				if got, err := list(r, streams, ""); got != "new=1 old=1 " {
-					t.Errorf("before the commit: %q, %v", got, err)
-				}
-			}
-			if err := s.commit(frozen); err != nil {
-				return err
-			}
-			got, err := list(r, streams, "")
-			check.Equal(t, got, "new=1 old=1 ", "after the commit (file touched before: %v): %q", touched)
-			return err
-		}))
-		s.thaw(frozen)
-	}
-}
-
 // TryView is View, but does not wait for an Update.
 func TestTryView(t *testing.T) {
 	t.Parallel()
@@ -132,34 +50,6 @@ func TestTryView(t *testing.T) {
 	}))
 	must.Do(t, s.commit(frozen))
 	s.thaw(frozen)
-}
-
-func TestUpdateReadsItsOwnWrites(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	put(t, s, streams, "k", "a long first value")
-	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
-		old, err := tx.Get(streams, []byte("k"))
-		if err != nil {
-			return err
-		}
-		// The argument lies in the buffer that Put writes to.
-		if err := tx.Put(streams, []byte("k"), old[7:]); err != nil {
-			return err
-		}
-		if got, _ := tx.Get(streams, []byte("k")); string(got) != "first value" {
-			t.Errorf("after Put of a part of the old value Get returns %q", got)
-		}
-		if err := tx.Delete(streams, []byte("k")); err != nil {
-			return err
-		}
-		if got, _ := tx.Get(streams, []byte("k")); got != nil {
-			t.Errorf("after Delete Get returns %q", got)
-		}
-		return tx.Put(streams, []byte("k"), nil)
-	}))
-	flush(t, s)
-	check.Equal(t, get(t, s, streams, "k"), "", "an empty value came back as %q")
 }
 
 // Put must not keep its arguments: callers encode into one buffer again and

@@ -230,7 +230,7 @@ func TestHTTPThatFails(t *testing.T) {
 					if answer["method"] == "notifications/progress" {
 						continue
 					}
-					check.Contains(t, fmt.Sprint(answer), metaCode+":"+c.first, "want %s, got %v", c.first, answer)
+					check.Contains(t, fmt.Sprint(answer), metaCode+":"+c.first)
 					break
 				}
 			}
