@@ -93,12 +93,17 @@ func RenderBlock(h *machine.BlockHeader) *seqledgerv1.Block {
 
 // renderTransaction renders a transaction without its operations: see Part.
 func renderTransaction(t *machine.Transaction) *seqledgerv1.Transaction {
-	return &seqledgerv1.Transaction{
+	x := &seqledgerv1.Transaction{
 		TxId: t.ID().String(), Scope: RenderScope(t.Scope), ClientId: t.ClientID, StreamCreatedIndex: t.CreatedIndex,
 		Session: t.Session, Sequence: t.Sequence, IdempotencyKey: renderKey(t.Key),
 		RequestHash: renderHash(t.RequestHash), Actor: t.Actor, CommittedAt: Timestamp(t.CommittedAt), Index: t.Index,
-		BlockHeight: t.BlockHeight, BlockPosition: t.Position,
+		BlockHeight: t.BlockHeight, BlockPosition: t.Position, Encoding: 1, Changed: t.Changed(),
 	}
+	if k := t.Keyed; k != nil {
+		x.Encoding = 2
+		x.Keyed = &seqledgerv1.KeyedIdentity{Namespace: k.Namespace, Principal: k.Principal, KeyHash: k.Key[:]}
+	}
+	return x
 }
 
 // renderOperation renders an operation as it was asked for.
