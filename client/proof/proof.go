@@ -123,8 +123,8 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 			len(transaction.GetOperations()))
 	}
 	for i, result := range receipt.GetResults() {
-		want := transaction.GetIndex()
-		if changed := transaction.GetChanged(); len(changed) > 0 && (i/8 >= len(changed) || changed[i/8]>>(i%8)&1 == 0) {
+		want, changed := transaction.GetIndex(), transaction.GetChanged()
+		if len(changed) > 0 && (i/8 >= len(changed) || changed[i/8]>>(i%8)&1 == 0) {
 			want = 0
 		}
 		if result.GetVersion() != want {
@@ -132,6 +132,13 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 		}
 	}
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())
+}
+
+// PayloadHash computes the hash of a write's operations that a receipt of it shows, which verifies offline.
+func PayloadHash(operations []*seqledgerv1.Operation) ([]byte, error) {
+	encoded, err := message.CanonicalOperations(operations)
+	hash := sha256.Sum256(encoded)
+	return hash[:], err
 }
 
 // BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals Block.hash, and previous_hash

@@ -181,7 +181,7 @@ func (a *auditor) blocks() error {
 		a.begin(a.head.retention.horizon - 1)
 	}
 	if leaves := a.nextLeaf(previous, a.head.index); leaves != 0 && leaves != a.head.leaves {
-		a.problem("head of the state", "it counts %d leaves in the ledger's tree, the blocks have %d", a.head.leaves, leaves)
+		a.problem("head of the state", "it counts %d leaves in the ledger's tree, not %d", a.head.leaves, leaves)
 	}
 	return err
 }

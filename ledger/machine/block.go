@@ -35,6 +35,16 @@ func (h *BlockHeader) append(dst []byte) []byte {
 	return appendTime(dst, h.CommittedAt)
 }
 
+// Encode returns the canonical encoding.
+func (h *BlockHeader) Encode() []byte { return h.append(nil) }
+
+// DecodeHeader reads what [BlockHeader.Encode] returns.
+func DecodeHeader(b []byte) (BlockHeader, error) {
+	d := decoder{rest: b}
+	h := d.header()
+	return h, d.done("block header")
+}
+
 func (d *decoder) header() BlockHeader {
 	d.version(headerVersion)
 	h := BlockHeader{Scope: Scope{string(d.bytes()), string(d.bytes())}, Height: d.uvarint()}

@@ -235,3 +235,23 @@ func (t *Transaction) receipt() Receipt {
 		RequestHash: t.RequestHash, Key: t.Key, Versions: t.Versions,
 	}
 }
+
+// Leaf is what the data of a transaction's leaf say.
+type Leaf struct {
+	Transaction      // without its operations
+	Payload     Hash // SHA-256 of them
+}
+
+// DecodeLeaf reads what [Transaction.Leaf] returns.
+func DecodeLeaf(data []byte) (l Leaf, err error) {
+	d := decoder{rest: data}
+	l.Transaction = d.transactionHead()
+	operations := d.operationCount()
+	l.Payload = d.hash()
+	stored := storedTransaction{changed: d.bytes()}
+	if err := d.done("leaf of a transaction"); err != nil {
+		return Leaf{}, err
+	}
+	l.Versions, err = stored.versions(l.Index, int(operations))
+	return l, err
+}

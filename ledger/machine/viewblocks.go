@@ -329,8 +329,8 @@ func (b Blocks) VisitLeaves(from uint64, visit func(RecordLeaves) bool) error {
 				leaves.First = block.leaf
 			}
 			if block.leaf != leaves.First+uint64(len(leaves.Blocks)) {
-				failed = fmt.Errorf("%w: block %d of %s is leaf %d", ErrCorrupt, block.header.Height, block.header.Scope,
-					block.leaf)
+				failed = fmt.Errorf("block %d of %s is leaf %d of the ledger's tree, not %d", block.header.Height,
+					block.header.Scope, block.leaf, leaves.First+uint64(len(leaves.Blocks)))
 			}
 			leaves.Blocks = append(leaves.Blocks, block.header.Hash())
 			return failed == nil

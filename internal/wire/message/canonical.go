@@ -22,14 +22,22 @@ func CanonicalLeaf(t *seqledgerv1.Transaction) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var operations []byte
-	for i, operation := range t.GetOperations() {
-		if operations, err = appendOperation(operations, operation); err != nil {
-			return nil, fmt.Errorf("operations[%d] %w", i, err)
-		}
+	operations, err := CanonicalOperations(t.GetOperations())
+	if err != nil {
+		return nil, err
 	}
 	hash := sha256.Sum256(operations)
 	return appendBytes(append(leaf, hash[:]...), t.GetChanged()), nil
+}
+
+// CanonicalOperations encodes operations without their number: the payload hash of a transaction is over it.
+func CanonicalOperations(operations []*seqledgerv1.Operation) (encoded []byte, err error) {
+	for i, operation := range operations {
+		if encoded, err = appendOperation(encoded, operation); err != nil {
+			return nil, fmt.Errorf("operations[%d] %w", i, err)
+		}
+	}
+	return encoded, nil
 }
 
 // canonicalHead encodes a transaction up to the number of its operations.

@@ -87,7 +87,7 @@ func TestOneFormOfEachField(t *testing.T) {
 		change func(*seqledgerv1.Transaction)
 		says   string
 	}{
-		"an encoding to come": {func(m *seqledgerv1.Transaction) { m.Encoding = 3 }, "encoding is 3"},
+		"an encoding to come":           {func(m *seqledgerv1.Transaction) { m.Encoding = 3 }, "encoding is 3"},
 		"the encoding of a keyed write": {func(m *seqledgerv1.Transaction) { m.Encoding = 2 }, "does not fit keyed"},
 		"an identity without its encoding": {func(m *seqledgerv1.Transaction) {
 			m.Keyed = new(seqledgerv1.KeyedIdentity)
