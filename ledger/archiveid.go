@@ -56,11 +56,11 @@ func (l *Ledger) findArchive() error {
 		return l.directory.RemoveFile(datadir.ArchiveName)
 	}
 	l.archiver.unnamed = true
-	s := &l.archiver.stats
-	s.Problem = fmt.Sprintf("%s says that this ledger has an archive, and none is given: retention removes nothing; "+
+	s := &l.archiver.archiveUse
+	s.problem = fmt.Sprintf("%s says that this ledger has an archive, and none is given: retention removes nothing; "+
 		"name the archive (serve --archive TARGET), or give it up (serve --archive none)", l.archiveMarkPath())
-	s.FailingSince = time.Now()
-	l.options.Logger.Warn(s.Problem)
+	s.since = time.Now()
+	l.options.Logger.Warn(s.problem)
 	return nil
 }
 
@@ -99,6 +99,8 @@ func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
 	if d, is := l.options.Archive.(interface{ Path() string }); is {
 		private.Narrow(l.options.Logger, d.Path())
 	}
+	mark := a.Mark()
 	l.archiver.opened = a
+	l.archiver.mark.Store(&mark)
 	return a, nil
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,11 +43,15 @@ type archiveSteps struct {
 	opened chan struct{}
 	ended  chan struct{} // once the older state is gone
 	ledger *ledger.Ledger
-	next   uint64 // sequence
+
+	mu   sync.Mutex // the log is copied beside the state
+	next uint64     // sequence
 }
 
 func (s *archiveSteps) meanwhile() error {
 	<-s.opened
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.next++
 	out, err := s.ledger.Write(context.Background(), appendWrite(archiveClient, s.next, make([]byte, 30_000)))
 	if err != nil || out.Code != machine.Committed {
@@ -99,7 +105,7 @@ func (s *archiveSteps) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	err := s.Target.Delete(ctx, name)
-	if strings.HasSuffix(name, "/") {
+	if strings.HasSuffix(name, "/") && strings.Contains(name, "/state/") {
 		close(s.ended)
 	}
 	return err
@@ -126,7 +132,15 @@ func archiveChild(dir string) (err error) {
 	}
 	close(s.opened)
 	<-s.ended
-	return s.ledger.Close()
+	acked, err := os.ReadFile(filepath.Join(dir, "acked"))
+	if err == nil {
+		_, _, err = s.ledger.ArchivePoint(context.Background())
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "archived"), acked, 0o600)
+	}
+	s.step()
+	return errors.Join(err, s.ledger.Close())
 }
 
 // killArchiving copies to an archive in a process that kills itself at a step, and tells whether it did.
@@ -135,9 +149,10 @@ func killArchiving(t *testing.T, dir string, step int) bool {
 	return killed(t, archiveChildEnv+"="+dir, archiveStepEnv+"="+strconv.Itoa(step))
 }
 
-// TestArchivedStateSurvivesKills kills the process of the ledger at every step of a copy of a state to an archive that
-// has one, which goes. The ledger has every write that was acknowledged meanwhile; the archive has a whole state with
-// its block files after each kill; and the next start copies a newer one.
+// TestArchivedStateSurvivesKills kills the process of the ledger at every step of a copy of a state, and of the log
+// beside it, to an archive that has a state, which goes. The ledger has every write that was acknowledged meanwhile;
+// the archive has a whole state with its block files after each kill, and everything before ArchivePoint once that has
+// returned; and the next start copies a newer one.
 func TestArchivedStateSurvivesKills(t *testing.T) {
 	t.Parallel()
 	source, archived := t.TempDir(), t.TempDir()
@@ -167,7 +182,11 @@ func killedArchiving(t *testing.T, dir string, step int) {
 	t.Helper()
 	acked := must.Get(os.ReadFile(filepath.Join(dir, "acked")))(t)
 	archived := filepath.Join(dir, "archive")
-	before := mustRestoreArchive(t, archived, 0)
+	point, err := os.ReadFile(filepath.Join(dir, "archived")) // absent if it was killed before
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	before := mustRestoreArchive(t, archived, uint64(len(point)))
 	l := open(t, ledger.ArchivedInParts(ledger.Options{
 		Dir: filepath.Join(dir, "data"), Archive: archive.Directory(archived), ArchiveInterval: time.Nanosecond,
 	}, 50_000))

@@ -18,20 +18,39 @@ import (
 // counters, the log and the status report it. An archive on a file system that hangs, such as one on a network, has the
 // same effect: its calls may never return, so every wait for them reports that, and ends with the ledger.
 
-// archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
+// archiver copies sealed files and states to the archive, and beside them the log.
 type archiver struct {
-	copying chan struct{}    // capacity 1; not a mutex, so that waiting for it can end with a context
-	answers atomic.Uint64    // how often the archive has answered, or taken a part of a file
-	opened  *archive.Archive // nil until it could be opened
-	states  stateShipper
-	yield   atomic.Pointer[context.CancelCauseFunc] // of a state that is being copied; nil for none
+	archiveUse // of sealed files and states
+
+	log    logShipper
+	opened *archive.Archive // nil until it could be opened
+	mark   atomic.Pointer[archive.Mark]
+	states stateShipper
+	yield  atomic.Pointer[context.CancelCauseFunc] // of a state that is being copied; nil for none
 
 	mu    sync.Mutex
-	stats stats.Archive
-	told  time.Time // when a problem was logged last
+	stats stats.Archive // without what failed
 	// unnamed says that the ledger has an archive that Options.Archive does not name. It is constant once Open has
 	// returned.
 	unnamed bool
+}
+
+func (a *archiver) init() {
+	a.copying, a.log.copying = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.log.wake, a.log.moved = make(chan struct{}, 1), make(chan struct{})
+}
+
+// archiveUse is one of those who use the archive. There is something in copying while its goroutine does.
+type archiveUse struct {
+	copying chan struct{} // capacity 1; not a mutex, so that waiting for it can end with a context
+	answers atomic.Uint64 // how often the archive has answered, or taken a part of a file
+
+	// Guarded by archiver.mu.
+
+	failures uint64
+	problem  string // of the last try; empty if it succeeded
+	since    time.Time
+	told     time.Time // when a problem was logged last
 }
 
 // archivePass is one use of the archive. It is guarded by archiver.mu.
@@ -42,11 +61,11 @@ type archivePass struct {
 
 // useArchive runs f once no other use of the archive is under way, and tells whether f has ended. It waits for that
 // until ctx ends, and notes when the archive does not answer.
-func (l *Ledger) useArchive(ctx context.Context, f func(pass *archivePass)) (ended bool) {
-	pass := &archivePass{answers: l.archiver.answers.Load()}
+func (l *Ledger) useArchive(ctx context.Context, u *archiveUse, f func(pass *archivePass)) (ended bool) {
+	pass := &archivePass{answers: u.answers.Load()}
 	slow := time.NewTicker(l.options.archiveSilence())
 	defer slow.Stop()
-	free, done := l.archiver.copying, make(chan struct{})
+	free, done := u.copying, make(chan struct{})
 	for {
 		select {
 		case free <- struct{}{}:
@@ -55,13 +74,13 @@ func (l *Ledger) useArchive(ctx context.Context, f func(pass *archivePass)) (end
 			// call f does nothing more once its context has ended.
 			go func() {
 				defer close(done)
-				defer func() { <-l.archiver.copying }()
+				defer func() { <-u.copying }()
 				f(pass)
 			}()
 		case <-done:
 			return true
 		case <-slow.C:
-			l.noteSilence(pass)
+			l.noteSilence(u, pass)
 		case <-ctx.Done():
 			if free != nil {
 				return false
@@ -86,7 +105,7 @@ func (l *Ledger) archiveFiles(ctx context.Context) {
 		l.fail(err)
 		return
 	}
-	l.useArchive(ctx, func(pass *archivePass) {
+	l.useArchive(ctx, &l.archiver.archiveUse, func(pass *archivePass) {
 		err := l.copyToArchive(ctx)
 		if ctx.Err() == nil && !errors.Is(err, boltstore.ErrClosed) {
 			l.noteArchive(pass, err)
@@ -165,12 +184,16 @@ func (f readFile) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.ReadAt(b, at)
 }
 
-// noteArchive counts what is archived and what is not, and what a pass came to.
+// noteArchive counts what is archived and what is not, and notes what a pass came to.
 func (l *Ledger) noteArchive(pass *archivePass, failed error) {
+	l.countArchived()
+	l.noteUse(&l.archiver.archiveUse, pass, failed)
+}
+
+func (l *Ledger) countArchived() {
 	s := &l.archiver.stats
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
-	pass.over = true
 	a := l.archiver.opened
 	if a != nil {
 		s.Files, s.Bytes, s.Last = a.Count()
@@ -181,42 +204,51 @@ func (l *Ledger) noteArchive(pass *archivePass, failed error) {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
 		}
 	}
-	if failed == nil {
-		if s.Problem != "" {
-			l.options.Logger.Info("the archive takes files again", "target", l.options.Archive.String())
-		}
-		s.Problem, s.FailingSince = "", time.Time{}
+}
+
+// noteUse notes what a pass came to.
+func (l *Ledger) noteUse(u *archiveUse, pass *archivePass, failed error) {
+	l.archiver.mu.Lock()
+	defer l.archiver.mu.Unlock()
+	pass.over = true
+	if failed != nil {
+		l.setArchiveProblem(u, failed)
 		return
 	}
-	l.setArchiveProblem(failed)
+	if u.problem != "" {
+		l.options.Logger.Info("the archive takes files again", "target", l.options.Archive.String())
+	}
+	u.problem, u.since = "", time.Time{}
 }
 
 // noteSilence notes that the archive hangs if a pass is under way and the archive has answered no more often than
 // when this was asked last.
-func (l *Ledger) noteSilence(pass *archivePass) {
+func (l *Ledger) noteSilence(u *archiveUse, pass *archivePass) {
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
-	answers := l.archiver.answers.Load()
+	answers := u.answers.Load()
 	if !pass.over && answers == pass.answers {
-		l.setArchiveProblem(errArchiveHangs)
+		l.setArchiveProblem(u, errArchiveHangs)
 	}
 	pass.answers = answers
 }
 
 // setArchiveProblem needs the lock of the counters.
-func (l *Ledger) setArchiveProblem(failed error) {
-	s := &l.archiver.stats
-	s.Failures++
-	if s.Problem == "" {
-		s.FailingSince = time.Now()
+func (l *Ledger) setArchiveProblem(u *archiveUse, failed error) {
+	u.failures++
+	if u.problem == "" {
+		u.since = time.Now()
 	}
 	// The same problem comes back with each pass, often in other words, and must not fill the log.
-	if now := time.Now(); s.Problem == "" || s.Problem != failed.Error() && now.Sub(l.archiver.told) > time.Minute {
-		l.archiver.told = now
+	if now := time.Now(); u.problem == "" || u.problem != failed.Error() && now.Sub(u.told) > time.Minute {
+		u.told = now
 		l.options.Logger.Error("the archive takes or confirms a file no longer; writes go on, and retention "+
 			"removes nothing that is not archived", "error", failed)
 	}
-	s.Problem = failed.Error()
+	u.problem = failed.Error()
+	if u == &l.archiver.log.archiveUse {
+		l.archiver.log.tell()
+	}
 }
 
 // archiveStats returns what is known of the archive; nil for none.
@@ -227,6 +259,11 @@ func (l *Ledger) archiveStats() *stats.Archive {
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
 	s := l.archiver.stats
+	for _, u := range []*archiveUse{&l.archiver.archiveUse, &l.archiver.log.archiveUse} {
+		if s.Failures += u.failures; s.Problem == "" && u.problem != "" {
+			s.Problem, s.FailingSince = u.problem, u.since
+		}
+	}
 	if l.archiver.unnamed { // which files it has is not known
 		for _, f := range l.store.Droppable(l.source.Horizon.Load().Index()) {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
@@ -247,7 +284,7 @@ func (l *Ledger) confirmed(files []blockfile.SealedFile) int {
 		return len(files)
 	}
 	n := 0
-	ended := l.useArchive(l.stopping, func(pass *archivePass) {
+	ended := l.useArchive(l.stopping, &l.archiver.archiveUse, func(pass *archivePass) {
 		a, copied := l.archiver.opened, 0
 		for a != nil && copied < len(files) && a.Has(&files[copied]) {
 			copied++

@@ -234,13 +234,13 @@ func TestSilenceBehindAPass(t *testing.T) {
 	failures := func() uint64 { return l.Stats().Archive.Failures }
 	pass := &archivePass{answers: l.archiver.answers.Load()}
 	l.archiver.answers.Add(1)
-	l.noteSilence(pass)
+	l.noteSilence(&l.archiver.archiveUse, pass)
 	check.Equal(t, failures(), 0, "an answer counts as %d failures")
-	l.noteSilence(pass)
+	l.noteSilence(&l.archiver.archiveUse, pass)
 	check.Equal(t, failures(), 1, "no answer between two looks counts as %d failures")
 	l.noteArchive(pass, nil)
 	for range 2 {
-		l.noteSilence(pass)
+		l.noteSilence(&l.archiver.archiveUse, pass)
 	}
 	check.Equal(t, failures(), 1, "the silence behind the end counts: %d failures")
 	<-l.archiver.copying

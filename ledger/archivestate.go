@@ -36,6 +36,9 @@ func (l *Ledger) copyState(ctx context.Context, a *archive.Archive) error {
 		*s = stateShipper{} // another node copies, or none
 		return nil
 	}
+	if l.archiver.log.gap.Load() != 0 && s.failed == nil {
+		s.due = time.Time{} // the state closes it
+	}
 	if time.Now().Before(s.due) {
 		return s.failed
 	}
@@ -76,10 +79,11 @@ func (l *Ledger) tryState(ctx context.Context, a *archive.Archive) (wait time.Du
 		newest := found[len(found)-1]
 		l.noteState(newest)
 		// A clock that was set back gives a negative age: the state may be as old as the clock is wrong.
-		if age := max(time.Since(newest.Time), 0); s.due.IsZero() && age < every {
+		age := max(time.Since(newest.Time), 0)
+		if s.due.IsZero() && age < every && l.archiver.log.gap.Load() == 0 {
 			return every - age, nil
 		}
-		if l.Head().Index == newest.Index {
+		if l.Head().Index == newest.Index && l.archiver.log.gap.Load() == 0 {
 			return every, nil // nothing was written since
 		}
 	}
@@ -121,7 +125,7 @@ func (l *Ledger) tryState(ctx context.Context, a *archive.Archive) (wait time.Du
 		return stateRetry, err
 	}
 	l.noteState(w.State)
-	return every, archive.RemoveStates(ctx, l.options.Archive, id, l.options.ArchiveWindow)
+	return every, archive.RemoveStates(ctx, target, id, l.options.ArchiveWindow)
 }
 
 // finishState makes a state of its parts once the archive has its block files.
@@ -149,6 +153,7 @@ func (l *Ledger) noteState(newest archive.State) {
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
 	l.archiver.stats.StateIndex, l.archiver.stats.StateTime = newest.Index, newest.Time
+	l.archiver.log.noteState(newest.Log)
 }
 
 type writerFunc func([]byte) (int, error)
@@ -156,7 +161,8 @@ type writerFunc func([]byte) (int, error)
 // Write implements io.Writer.
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// patientTarget gives up a Put of which the target has taken nothing for long. The call itself may never return.
+// patientTarget counts answers, and gives up a Put of which the target has taken nothing for long. The call itself may
+// never return.
 type patientTarget struct {
 	archive.Target
 
@@ -165,10 +171,18 @@ type patientTarget struct {
 	calls    sync.WaitGroup // of Put
 }
 
+// Delete implements archive.Target.
+func (t *patientTarget) Delete(ctx context.Context, name string) error {
+	defer t.answers.Add(1)
+	return t.Target.Delete(ctx, name)
+}
+
 // Put implements archive.Target.
 func (t *patientTarget) Put(
 	ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte,
 ) error {
+	ctx, cancel := context.WithCancel(ctx) // a target that heeds it does not hang on
+	defer cancel()
 	done := make(chan error, 1)
 	t.calls.Go(func() {
 		done <- t.Target.Put(ctx, name, readerAtFunc(func(b []byte, at int64) (int, error) {

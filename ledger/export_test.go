@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -19,6 +20,12 @@ func SetSealBytes(n int64) { sealBytes = n }
 // ArchivedInParts sets the size of the parts of a state in an archive.
 func ArchivedInParts(o Options, n int64) Options {
 	o.statePart = n
+	return o
+}
+
+// Impatient lets an archive count as failing soon.
+func Impatient(o Options) Options {
+	o.archivePatience, o.shipInterval = 10*time.Millisecond, 50*time.Millisecond
 	return o
 }
 

@@ -80,7 +80,7 @@ func (l *Ledger) do(job engine.Job) (err error) {
 		err = l.doSyncBlocks()
 	case engine.Truncate:
 		l.counters.truncates.Add(1)
-		err = l.log.Truncate(job.UpTo)
+		err = l.log.Truncate(l.keepLog(job.UpTo))
 	case engine.Carry:
 		err = l.carry(job, &result)
 	case engine.Drop:

@@ -179,7 +179,6 @@ func newLedger(o Options) *Ledger {
 	stopping, stop := context.WithCancel(context.Background())
 	l := &Ledger{
 		options: o, cache: newCache(o.CacheBytes), watch: raftlog.NewWatch(),
-		archiver: archiver{copying: make(chan struct{}, 1)},
 		pipeline: pipeline{
 			engine: engine.New(o.QueueBytes, engine.EntryCommands(o.Config)),
 			cutDue: make(chan struct{}, 1), drained: make(chan struct{}, 1),
@@ -191,6 +190,7 @@ func newLedger(o Options) *Ledger {
 		},
 		life: life{stop: stop, stopping: stopping, failed: make(chan struct{})},
 	}
+	l.archiver.init()
 	l.working = l.watch.Job("a checkpoint", checkpointPatience)
 	// On equal disks the nodes of a cluster write their checkpoints at the same time, and one sync may take long.
 	l.working.OnlyWhile(l.lacksRoom.Load)
@@ -287,6 +287,9 @@ func (l *Ledger) startLoops() {
 		l.loops.Go(l.countLoop)
 	}
 	l.loops.Go(l.historyLoop)
+	if l.options.Archive != nil && l.options.ArchiveInterval >= 0 {
+		l.loops.Go(l.shipLoop)
+	}
 	l.gather() // the log may be long enough to be truncated
 }
 
@@ -348,6 +351,7 @@ func (l *Ledger) Close() error {
 		// A failure answers everything, so that this ends in any case.
 		_ = l.Drain(context.Background())
 		if l.Err() == nil {
+			l.shipLast()
 			l.cluster.HandOver()
 		}
 		l.closeErr = l.release()

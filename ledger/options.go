@@ -80,6 +80,9 @@ type Options struct {
 	// sealedPatience is how old a checkpoint may be while a sealed file waits for the next one to be archived; 0 means
 	// a minute.
 	sealedPatience time.Duration
+	// shipInterval is how long after one object of the log the next one is put into the archive, unless it is full; 0
+	// means ten seconds.
+	shipInterval time.Duration
 	// statePart is how many bytes a part of a state in the archive has; 0 means 16 MiB.
 	statePart int64
 }
@@ -105,6 +108,7 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.ArchiveInterval), int64(24*time.Hour))
 	orDefault((*int64)(&o.ArchiveWindow), int64(7*24*time.Hour))
 	orDefault(&o.statePart, 16<<20)
+	orDefault((*int64)(&o.shipInterval), int64(10*time.Second))
 	if o.Archive != nil && o.EndArchive {
 		return errors.New("ledger: Options: Archive and EndArchive exclude each other")
 	}

@@ -100,20 +100,12 @@ func restoreDirectory(ctx context.Context, source string, o restore.Options) err
 	return err
 }
 
-// restoreArchive restores the newest state of an archive.
+// restoreArchive restores all that an archive has.
 func restoreArchive(ctx context.Context, target archive.Target, id machine.LedgerID, o restore.Options) error {
-	states, err := archive.States(ctx, target, id)
-	if err == nil && len(states) == 0 {
-		err = errors.New("there is no state in the archive")
+	from, err := verify.FromArchive(ctx, target, id, verify.Until{})
+	if err == nil {
+		_, err = restore.State(ctx, from, o)
 	}
-	if err != nil {
-		return err
-	}
-	_, err = restore.State(ctx, func(
-		open restore.Opener, progress func(done, total int64),
-	) (backupfile.Info, error) {
-		return archive.ReadState(ctx, target, states[len(states)-1], open, progress)
-	}, o)
 	return err
 }
 

@@ -157,7 +157,22 @@ func archiveStatus(a *stats.Archive) *seqledgerv1.ArchiveStatus {
 	if !a.FailingSince.IsZero() {
 		status.FailingSince = timestamppb.New(a.FailingSince)
 	}
+	if !a.LogSafe.IsZero() {
+		status.LogIndex, status.LogTime = a.LogIndex, timestamppb.New(a.LogTime)
+		status.LogSafe = timestamppb.New(a.LogSafe)
+	}
 	return status
+}
+
+// archivePoint brings the archive up to what was acknowledged.
+func (s *Server) archivePoint(
+	ctx context.Context, _ *seqledgerv1.ArchivePointRequest,
+) (*seqledgerv1.ArchivePointResponse, error) {
+	index, at, err := s.options.Ledger.ArchivePoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &seqledgerv1.ArchivePointResponse{Index: index, Time: timestamppb.New(at)}, nil
 }
 
 // listClients pages through the streams.

@@ -58,6 +58,7 @@ var permissions = map[string]permission{
 	seqledgerv1connect.AdminServiceListRefusalsProcedure:       administer,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       administer,
 	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
+	seqledgerv1connect.AdminServiceArchivePointProcedure:       administer,
 	seqledgerv1connect.AdminServiceGetClusterProcedure:         administer,
 	seqledgerv1connect.AdminServiceChangeClusterProcedure:      administer,
 

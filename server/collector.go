@@ -197,6 +197,10 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 	gauge(out, "archive_failing_seconds",
 		"For how long the archive has taken or confirmed no files, 0 while it does.",
 		secondsSince(l.Archive.FailingSince))
+	if !l.Archive.LogSafe.IsZero() {
+		gauge(out, "archive_log_lag_seconds", "How long ago the moment is up to which the leader has archived the log.",
+			secondsSince(l.Archive.LogSafe))
+	}
 	counter(out, "archive_failures", "Tries to copy a file to the archive that failed.", l.Archive.Failures)
 }
 

@@ -45,6 +45,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
 	unary(s, mux, seqledgerv1connect.AdminServiceListRefusalsProcedure, reading, s.listRefusals)
 	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
+	unary(s, mux, seqledgerv1connect.AdminServiceArchivePointProcedure, writing, s.archivePoint)
 	// It does not count as reading, because only the leader knows the status of the other nodes.
 	unary(s, mux, seqledgerv1connect.AdminServiceGetClusterProcedure, writing, s.getCluster)
 	unary(s, mux, seqledgerv1connect.AdminServiceChangeClusterProcedure, writing, s.changeCluster)

@@ -34,6 +34,12 @@ func UpdateConfig(
 	return response.GetConfig(), err
 }
 
+// ArchivePoint copies everything that was acknowledged before the call to the archive, and returns up to where that is.
+// Repeating it is safe.
+func ArchivePoint(ctx context.Context, c *client.Client) (*seqledgerv1.ArchivePointResponse, error) {
+	return rpc.Call(ctx, c.Core(), (*rpc.Endpoint).ArchivePoint, new(seqledgerv1.ArchivePointRequest), nil)
+}
+
 // ListRefusals returns the commands of clients that a server has refused last, the oldest first: those with numbers
 // above after. It asks one of the servers, and each has its own.
 func ListRefusals(ctx context.Context, c *client.Client, after uint64) (*seqledgerv1.ListRefusalsResponse, error) {

@@ -9,16 +9,20 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 type archiveCommand struct {
 	Status archiveStatusCommand `cmd:"" help:"Show what a running server has archived."`
+	Point  archivePointCommand  `cmd:"" help:"Archive what was acknowledged before, and print the moment that a restore can name."`
 	Verify archiveVerifyCommand `cmd:"" help:"Check an archive. It needs no ledger."`
 	Cat    archiveCatCommand    `cmd:"" help:"Print the blocks of a scope from an archive. It needs no ledger."`
+	Prune  archivePruneCommand  `cmd:"" help:"Remove old block files from an archive."`
 }
 
 type archiveStatusCommand struct {
@@ -34,6 +38,25 @@ func (c *archiveStatusCommand) Run(e *environment) error {
 		}
 		return archive, err
 	}, showArchive)
+}
+
+type archivePointCommand struct {
+	clientFlags `embed:""`
+}
+
+func (*archivePointCommand) Help() string {
+	return `Waits until the archive has everything that was acknowledged before, and prints its ledger index and ledger
+time. Run it before a risky change, and restore with the index if it goes wrong.
+
+    seqledger archive point
+    seqledger restore /mnt/archive --to-index 4711 --data ./before-the-change`
+}
+
+func (c *archivePointCommand) Run(e *environment) error {
+	return ask(e, &c.clientFlags, admin.ArchivePoint, func(t *table, p *seqledgerv1.ArchivePointResponse) {
+		t.field("index", number(p.GetIndex()))
+		t.field("ledger time", p.GetTime().AsTime().Format(time.RFC3339Nano))
+	})
 }
 
 // archiveFlags name the archive of a ledger.
@@ -69,21 +92,40 @@ func (c *archiveFlags) find(e *environment, what string) (t archive.Target, ledg
 	case len(ids) == 0:
 		return nil, 0, fail(exitFailed, mount, "%s: there is no archive in %s", what, t)
 	case len(ids) > 1:
-		return nil, 0, usage("--ledger: %s has the archives of the ledgers %s: name one", t,
-			strings.Trim(fmt.Sprint(ids), "[]"))
+		return nil, 0, usage("--ledger: %s has the archives of several ledgers: name one of %s", t,
+			describeLedgers(e.ctx, t, ids))
 	}
 	return t, ids[0], nil
 }
 
+// describeLedgers says of each ledger which state is its newest.
+func describeLedgers(ctx context.Context, t archive.Target, ids []machine.LedgerID) string {
+	var texts []string
+	for _, id := range ids {
+		text := id.String() + " (no state)"
+		if states, err := archive.States(ctx, t, id); err == nil && len(states) > 0 {
+			newest := states[len(states)-1]
+			text = fmt.Sprintf("%s (state of %s, up to index %d)", id, newest.Time.UTC().Format(time.RFC3339),
+				newest.Index)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
 type archiveVerifyCommand struct {
 	archiveFlags `embed:""`
+	Quick        bool `help:"Check each object by itself alone." env:"-"`
 }
 
 func (*archiveVerifyCommand) Help() string {
-	return `Reads every byte: of each file its hash, its records and what it says of the file before it, and of each state its
-parts. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
+	return `Reads every byte: of each file its hash, its records and what it says of the file before it, of each state its
+parts, and the log. Then it replays the log from each state to the next one, which must be what that leads to, and
+audits the end as seqledger verify does; this takes as much room in the directory for temporary files ($TMPDIR) as the
+ledger. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
 
     seqledger archive verify /mnt/archive
+    seqledger archive verify /mnt/archive --quick
     seqledger archive verify 's3://backups/ledger?region=eu-central-1'`
 }
 
@@ -96,6 +138,9 @@ type archiveVerifyResult struct {
 	Bytes     int64    `json:"bytes,string"`
 	LastIndex uint64   `json:"lastIndex,string"`
 	States    []string `json:"states,omitempty"`
+	LogFirst  uint64   `json:"logFirst,string"`
+	LogLast   uint64   `json:"logLast,string"`
+	Replayed  uint64   `json:"replayed,string"`
 	Unlisted  []string `json:"unlisted,omitempty"`
 	Problems  int      `json:"problems"`
 }
@@ -118,7 +163,27 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 		}
 		return fail(exitFailed, "", "archive verify: %w", err)
 	}
-	if err := errors.Join(showProblems(e, "", report.Problems), c.conclude(e, &report)); err != nil {
+	var replayed uint64
+	if !c.Quick {
+		options := verify.Options{Progress: func(s machine.AuditSummary) {
+			if !e.json && told.due() {
+				e.notice("audited %d blocks, %d transactions", s.Blocks, s.Transactions)
+			}
+		}}
+		found, err := verify.Archive(e.ctx, target, ledger, options, func(index uint64) {
+			if !e.json && told.due() {
+				e.notice("replayed the log up to index %d", index)
+			}
+		})
+		if err != nil {
+			if e.ctx.Err() != nil {
+				return context.Cause(e.ctx)
+			}
+			return fail(exitFailed, "", "archive verify: %w", err)
+		}
+		replayed, report.Problems = found.LogEntries, append(report.Problems, found.Problems...)
+	}
+	if err := errors.Join(showProblems(e, "", report.Problems), c.conclude(e, &report, replayed)); err != nil {
 		return err
 	}
 	if n := len(report.Problems); n > 0 {
@@ -128,9 +193,10 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 	return nil
 }
 
-func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error {
+func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report, replayed uint64) error {
 	result := archiveVerifyResult{
-		r.ID, r.Ledger.String(), nil, r.Files, r.Bytes, r.Last, nil, r.Unlisted, len(r.Problems),
+		r.ID, r.Ledger.String(), nil, r.Files, r.Bytes, r.Last, nil, r.LogFirst, r.LogLast, replayed, r.Unlisted,
+		len(r.Problems),
 	}
 	for _, id := range r.Parents {
 		result.ParentIDs = append(result.ParentIDs, id.String())
@@ -149,6 +215,9 @@ func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error
 		t.field("up to index", number(r.Last))
 		for _, s := range r.States {
 			t.field("state", fmt.Sprintf("up to index %d, of %s", s.Index, s.Time.UTC().Format(time.RFC3339)))
+		}
+		if r.LogLast > 0 {
+			t.field("log", fmt.Sprintf("entries %d to %d, %d commands replayed", r.LogFirst, r.LogLast, replayed))
 		}
 		for _, name := range r.Unlisted {
 			t.field("no file of it", oneLine(name))
@@ -209,4 +278,39 @@ func (c *archiveCatCommand) Run(e *environment) error {
 		return fail(exitRefused, "", "the archive has no block of %s from height %d on", scope, c.FromHeight)
 	}
 	return failed
+}
+
+type archivePruneCommand struct {
+	archiveFlags `embed:""`
+	Before       uint64 `help:"Remove files all of whose records are before this ledger index." required:"" env:"-" placeholder:"INDEX"`
+}
+
+func (*archivePruneCommand) Help() string {
+	return `Removes the oldest block files of an archive, for good. A file that a state needs stays. The blocks in them can no
+longer be proven, printed or audited, so keep another copy unless a law says otherwise.
+
+    seqledger archive prune /mnt/archive --before 1000000`
+}
+
+// archivePruneResult is the one object that is printed with --json.
+type archivePruneResult struct {
+	LedgerID string `json:"ledgerId"`
+	Files    int    `json:"files"`
+	Bytes    int64  `json:"bytes,string"`
+	First    uint64 `json:"firstIndex,string"`
+}
+
+func (c *archivePruneCommand) Run(e *environment) error {
+	target, ledger, err := c.find(e, "archive prune")
+	if err != nil {
+		return err
+	}
+	files, bytes, first, err := archive.Prune(e.ctx, target, ledger, c.Before)
+	if err != nil {
+		return fail(exitFailed, "", "archive prune: after %d files: %w", files, err)
+	}
+	return e.show(archivePruneResult{ledger.String(), files, bytes, first}, func(t *table) {
+		t.field("removed", fmt.Sprintf("%d files, %s", files, byteSize(uint64(bytes))))
+		t.field("first index", number(first))
+	})
 }

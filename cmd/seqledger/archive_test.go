@@ -98,14 +98,17 @@ func statesInArchive(t *testing.T, starts int) (archived, last, digest string) {
 	t.Helper()
 	data, archived := filepath.Join(t.TempDir(), "data"), t.TempDir()
 	for sequence := uint64(1); sequence <= uint64(starts); sequence++ {
-		o := ledger.Options{Dir: data, Logger: slog.New(slog.DiscardHandler)}
+		o := ledger.Options{
+			Dir: data, Logger: slog.New(slog.DiscardHandler), Archive: archive.Directory(archived),
+			ArchiveInterval: time.Hour,
+		}
 		l := must.Get(ledger.Open(t.Context(), o))(t)
 		must.Get(l.Write(t.Context(), &machine.Write{
 			Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: "c", Actor: "a", Sequence: sequence,
 			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
 		}))(t)
 		must.Do(t, l.Close())
-		o.Archive, o.ArchiveInterval = archive.Directory(archived), time.Nanosecond
+		o.ArchiveInterval = time.Nanosecond
 		l = must.Get(ledger.Open(t.Context(), o))(t)
 		must.Await(t, func() bool { return l.Stats().Archive.StateIndex == l.Head().Index }, "a state")
 		must.Do(t, l.View(t.Context(), func(v machine.View) error {
@@ -138,13 +141,21 @@ func TestRestoreFromArchive(t *testing.T) {
 	name := filepath.ToSlash(parts[1][len(archived)+1:])
 	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, name)
 	seqledger(t, "verify", "--backup", archived).expect(t, exitFailed, name)
-	data = filepath.Join(t.TempDir(), "again")
-	older := strings.Split(filepath.Base(filepath.Dir(parts[0])), "-")[0]
-	older = strings.TrimLeft(older, "0")
-	seqledger(t, "restore", archived, "--data", data).expect(t, exitFailed, name, "--state "+older)
-	seqledger(t, "serve", "--data", data, "--listen", "127.0.0.1:0").expect(t, exitFailed, "restore")
-	seqledger(t, "restore", archived, "--data", data, "--state", older).expect(t, exitDone, "up to index "+older)
-	seqledger(t, "restore", archived, "--data", data+"2", "--state", "1").expect(t, exitFailed, "there is no state")
+	older := strings.TrimLeft(strings.Split(filepath.Base(filepath.Dir(parts[0])), "-")[0], "0")
+	for i, to := range []string{"", last, older} { // the log leads from the older state to the newest index
+		flags := []string{"restore", archived, "--data", filepath.Join(t.TempDir(), strconv.Itoa(i)), "--json"}
+		want := last
+		if to != "" {
+			flags, want = append(flags, "--to-index", to), to
+		}
+		restored := seqledger(t, flags...).expect(t, exitDone)
+		if restored.field(t, "backupIndex") != want || want == last && restored.field(t, "backupDigest") != digest {
+			t.Errorf("--to-index %q leads to %v", to, restored)
+		}
+	}
+	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "1").expect(t, exitFailed, "no state")
+	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "999").expect(t, exitFailed,
+		"ends at index "+last)
 }
 
 // TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -189,9 +190,12 @@ func awaitToken(ctx context.Context, name, stored string) (content []byte, err e
 
 // join creates the data directory of a node that joins a cluster, unless it already belongs to a node.
 func (c *serveCommand) join(e *environment, cluster *cluster.Options) error {
-	o := c.seedOptions(e, cluster.TLS, cluster.Token)
+	o, err := c.seedOptions(e, cluster.TLS, cluster.Token)
+	if err != nil {
+		return err
+	}
 	o.Peer, o.Client = cluster.Peer, cluster.Client
-	err := seed.Join(e.ctx, o)
+	err = seed.Join(e.ctx, o)
 	if errors.Is(err, seed.ErrJoined) {
 		return nil
 	}
@@ -199,11 +203,15 @@ func (c *serveCommand) join(e *environment, cluster *cluster.Options) error {
 }
 
 // seedOptions returns the options for fetching another node's state.
-func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token string) seed.Options {
+func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token string) (o seed.Options, err error) {
+	archived, err := c.Archive.open(e.ctx)
+	if err != nil {
+		return o, fmt.Errorf("--archive: %w", err)
+	}
 	return seed.Options{
 		Dir: c.Data, Nodes: c.Join, RoundTripper: transport.NewRoundTripper(config), Encrypted: config != nil,
-		Token: token, Logger: e.log,
-	}
+		Token: token, Logger: e.log, Archive: archived,
+	}, nil
 }
 
 // again replaces the state of this node, which lacks too much of the log to follow it, with that of another node. The
@@ -219,7 +227,11 @@ func (c *serveCommand) again(e *environment, behind *cluster.BehindError) error 
 	if err != nil {
 		return err
 	}
-	err = seed.Again(e.ctx, c.seedOptions(e, config, token), behind.At.Index)
+	o, err := c.seedOptions(e, config, token)
+	if err != nil {
+		return err
+	}
+	err = seed.Again(e.ctx, o, behind.At.Index)
 	if err != nil && e.ctx.Err() == nil {
 		return fail(exitFailed, storageHint(err, c.Data), "fetch the state of another node: %w", err)
 	}

@@ -28,8 +28,9 @@ func (*restoreCommand) Help() string {
 	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the
 same command again: no server starts on a directory whose restore did not reach its end.
 
-Of an archive (seqledger serve --archive) the newest state is restored, or with --state an older one, and the block
-files that it needs. If an object is damaged, the restore names it and makes no ledger.
+Of an archive (seqledger serve --archive) the newest state is restored with its block files, and the log that follows
+it is replayed: to its end, or with --to-index or --to-time to the last whole log entry up to that moment. If a state is
+damaged, an older one and a longer log take its place. If the log is, the restore names the object and makes no ledger.
 
 The restored ledger begins a new epoch: a new ledger id for what is written from now on, and every session from
 before has expired, because nothing tells what was committed after the backup. Writes from after the backup are
@@ -45,6 +46,7 @@ expired under the wrong time stays expired; everything else keeps its time to li
 
     seqledger restore ledger.seqledger --data /var/lib/seqledger
     seqledger restore 's3://backups/ledger?region=eu-central-1' --data /var/lib/seqledger
+    seqledger restore /mnt/archive --data /var/lib/seqledger --to-time 2027-01-31T11:59:59Z
     seqledger restore --from-directory /mnt/copy/seqledger --data /var/lib/seqledger
     seqledger restore --from-directory /var/lib/ahead --data /var/lib/seqledger --ledger-time now
     seqledger verify --data /var/lib/seqledger
@@ -73,11 +75,17 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 		return err
 	}
 	var told *progress
+	var replayed seldom
 	info, err := run(restore.Options{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
 		if told == nil {
 			told = newProgress(e, "restoring", "bytes", 0, total)
 		}
 		told.to(done)
+	}, Replayed: func(index uint64) {
+		if !e.json && replayed.due() {
+			told.end()
+			e.notice("replayed the log up to index %d", index)
+		}
 	}})
 	told.end()
 	if err != nil {
@@ -115,7 +123,7 @@ func (c *restoreCommand) source(e *environment) (
 	}
 	from, err := c.open(e, "restore", c.Source)
 	return string(c.Source), func(o restore.Options) (restore.Info, error) {
-		return restore.State(e.ctx, from.read, o)
+		return restore.State(e.ctx, from.from, o)
 	}, from.close, err
 }
 

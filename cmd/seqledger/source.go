@@ -1,28 +1,41 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"os"
 	"strings"
-	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	"github.com/seqledger/seqledger/ledger/archive"
-	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // sourcePath is where a state is read from: a backup, - for standard input, or the target of an archive.
 type sourcePath string
 
-// sourceFlags say which state of an archive is read.
+// sourceFlags say what of an archive is read.
 type sourceFlags struct {
-	Ledger string `help:"Id of the ledger, if an archive has several." env:"-" placeholder:"ID"`
-	State  uint64 `help:"Of an archive, the newest state up to this ledger index; 0 for the newest of all." env:"-" placeholder:"INDEX"`
+	Ledger  string `help:"Id of the ledger, if an archive has several." env:"-" placeholder:"ID"`
+	ToIndex uint64 `help:"Of an archive, everything up to this ledger index, to the last whole log entry; 0 for all that it has." env:"-" placeholder:"INDEX"`
+	ToTime  string `help:"Of an archive, everything up to this ledger time." env:"-" placeholder:"RFC3339"`
 }
 
-// source reads a state.
+// until returns up to where an archive is read.
+func (c *sourceFlags) until() (u verify.Until, err error) {
+	u.Index = c.ToIndex
+	if c.ToTime == "" {
+		return u, nil
+	}
+	at, err := operation.ParseTime(c.ToTime)
+	if err != nil {
+		return u, usage("--to-time: %w", err)
+	}
+	u.Time = at.AsTime()
+	return u, nil
+}
+
+// source reads a state, or the first of several that is not damaged.
 type source struct {
-	read  func(open func(file uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error)
+	from  []verify.Source
 	close func() error
 }
 
@@ -39,54 +52,38 @@ func (c *sourceFlags) open(e *environment, what string, from sourcePath) (source
 	if isArchive {
 		return c.archive(e, what, from)
 	}
-	if c.Ledger != "" || c.State != 0 {
-		return source{}, usage("--ledger and --state choose from an archive, and %s is none", from)
+	if *c != (sourceFlags{}) {
+		return source{}, usage("--ledger, --to-index and --to-time choose from an archive, and %s is none", from)
 	}
-	s := source{close: func() error { return nil }}
-	backup := e.stdin
+	backup, done := e.stdin, func() error { return nil }
 	if from != "-" {
 		f, err := os.Open(string(from))
 		if err != nil {
 			return source{}, usage("%w", err)
 		}
-		backup, s.close = f, f.Close
+		backup, done = f, f.Close
 	}
-	s.read = func(open func(uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error) {
-		return backupfile.Read(e.ctx, backup, nil, open, progress)
-	}
-	return s, nil
+	return source{[]verify.Source{verify.FromBackup(e.ctx, backup)}, done}, nil
 }
 
-// archive opens a state of an archive.
+// archive opens the states of an archive.
 func (c *sourceFlags) archive(e *environment, what string, from sourcePath) (source, error) {
+	until, err := c.until()
+	if err != nil {
+		return source{}, err
+	}
 	flags := archiveFlags{archivePath(from), c.Ledger}
 	target, ledger, err := flags.find(e, what)
 	if err != nil {
 		return source{}, err
 	}
-	states, err := archive.States(e.ctx, target, ledger)
+	sources, err := verify.FromArchive(e.ctx, target, ledger, until)
 	if err != nil {
-		return source{}, fail(exitFailed, "", "%s: %w", what, err)
+		return source{}, fail(exitFailed, "seqledger archive verify lists what there is", "%s: ledger %s: %w", what,
+			ledger, err)
 	}
-	for len(states) > 0 && c.State != 0 && states[len(states)-1].Index > c.State {
-		states = states[:len(states)-1]
-	}
-	if len(states) == 0 {
-		return source{}, fail(exitFailed, "seqledger archive verify lists what there is",
-			"%s: there is no state of %s in %s", what, ledger, target)
-	}
-	chosen := states[len(states)-1]
 	if !e.json {
-		e.notice("state of ledger %s up to index %d, of %s", ledger, chosen.Index,
-			chosen.Time.UTC().Format(time.RFC3339))
+		e.notice("ledger %s: %s, and the log that follows it", ledger, sources[0].Name)
 	}
-	s := source{close: func() error { return nil }}
-	s.read = func(open func(uint64) (io.Writer, error), progress func(done, total int64)) (backupfile.Info, error) {
-		info, err := archive.ReadState(e.ctx, target, chosen, open, progress)
-		if err != nil && len(states) > 1 {
-			err = fmt.Errorf("%w (there is an older state: --state %d)", err, states[len(states)-2].Index)
-		}
-		return info, err
-	}
-	return s, nil
+	return source{sources, func() error { return nil }}, nil
 }

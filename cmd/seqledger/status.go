@@ -266,6 +266,10 @@ func showArchive(t *table, a *seqledgerv1.ArchiveStatus) {
 	if a.GetStateIndex() > 0 {
 		t.field("archived state", fmt.Sprintf("up to index %d, of %s", a.GetStateIndex(), timestamp(a.GetStateTime())))
 	}
+	if a.GetLogSafe() != nil {
+		t.field("archived log", fmt.Sprintf("up to index %d; complete up to %s", a.GetLogIndex(),
+			timestamp(a.GetLogSafe())))
+	}
 	t.field("to be archived", fmt.Sprintf("%d files, %s", a.GetWaitingFiles(), byteSize(a.GetWaitingBytes())))
 	if a.GetProblem() != "" {
 		t.field("archive fails", "since "+timestamp(a.GetFailingSince())+": "+oneLine(a.GetProblem()))

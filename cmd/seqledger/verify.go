@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
-	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
@@ -16,7 +14,7 @@ type verifyCommand struct {
 	Data    string      `help:"Data directory." default:"./seqledger-data" type:"path"`
 	Compare string      `help:"Also check this data directory, and compare the two." type:"path" placeholder:"DIR" env:"-"`
 	Archive archivePath `help:"Check it together with the blocks in this archive." nonempty:"" placeholder:"TARGET" env:"-"`
-	Backup  sourcePath  `help:"Check this backup instead, or the state in this archive; - reads a backup from standard input." nonempty:"" placeholder:"FILE" env:"-"`
+	Backup  sourcePath  `help:"Check this backup instead, or what is in this archive; - reads a backup from standard input." nonempty:"" placeholder:"FILE" env:"-"`
 
 	sourceFlags `embed:""`
 }
@@ -33,7 +31,7 @@ the log, and the same blocks, as far as both reach. They may have stopped, or be
 Entries at the end of a node's log that it cannot know to be committed are counted as undecided, and not looked at.
 
 A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
-then checked in the same way. So is the newest state of an archive, or with --state an older one, with its block files.
+then checked in the same way. So is what a restore of an archive would make, up to --to-index or --to-time.
 
     seqledger verify --data ./seqledger-data
     seqledger verify --data ./seqledger-data --archive /mnt/archive
@@ -211,9 +209,7 @@ func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.R
 		return nil, err
 	}
 	defer func() { _ = from.close() }() // it was only read
-	return verify.State(e.ctx, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return from.read(open, nil)
-	}, options)
+	return verify.State(e.ctx, from.from[0], options)
 }
 
 // conclude prints what was checked; data is empty for the only directory.

@@ -377,7 +377,7 @@ func TestFailedCopyIsRemoved(t *testing.T) {
 	check.Is(t, a.Add(ctx, &l.sealed[0], f), why, "the context has ended")
 	check.Equal(t, len(paths(t, dir)), 0, "files are left")
 	must.Do(t, l.add(a, 1))
-	left := paths(t, dir)[0] + ".new-7"
+	left := filepath.Join(dir, ledger.String(), "new", "blocks_"+filepath.Base(paths(t, dir)[0])+".new-7")
 	must.Do(t, os.WriteFile(left, nil, 0o600))
 	report, err := archive.Verify(t.Context(), target, ledger, nil)
 	if err != nil || len(report.Unlisted) != 1 || !strings.HasSuffix(left, filepath.FromSlash(report.Unlisted[0])) {
@@ -692,8 +692,8 @@ func TestForeignNamesStay(t *testing.T) {
 	t.Parallel()
 	l, dir := newLedgerFiles(t, 20), t.TempDir()
 	kept := filepath.Join(dir, ledger.String(), "FORMAT.kept")
-	left := filepath.Join(dir, ledger.String(), "FORMAT.new-1")
-	must.Do(t, os.Mkdir(filepath.Dir(kept), 0o700))
+	left := filepath.Join(dir, ledger.String(), "new", "FORMAT.new-1")
+	must.Do(t, os.MkdirAll(filepath.Dir(left), 0o700))
 	must.Do(t, errors.Join(os.WriteFile(kept, nil, 0o600), os.WriteFile(left, nil, 0o600)))
 	a := open(t, archive.Directory(dir))
 	must.Do(t, l.add(a, 1))

@@ -29,9 +29,9 @@ func (t localTarget) Path() string { return t.String() }
 // Disk is the file system of a target. [Directory] uses the real one; the simulation has one that is away, full or
 // dies.
 type Disk interface {
-	// Create makes a temporary file where an object of a name will be, and returns its name: that of the object,
-	// ".new-" and something. It is written from the beginning to the end, because some mounted buckets support
-	// nothing else.
+	// Create makes a temporary file for an object, and returns its name: that of a folder, something that tells the
+	// object, ".new-" and something else. It is written from the beginning to the end, because some mounted buckets
+	// support nothing else.
 	Create(object string) (w Writer, name string, err error)
 	// Publish gives a temporary file the name of its object. If that exists, it stays, and the error is fs.ErrExist.
 	Publish(temporary, object string) error
@@ -44,8 +44,13 @@ type Disk interface {
 	String() string
 }
 
-// temporaryMark is behind the name of the object in that of a temporary file.
-const temporaryMark = ".new-"
+const (
+	// temporaryMark follows the name of the object in that of a temporary file.
+	temporaryMark = ".new-"
+	// temporaryFolder is where a directory has them, below the id of the ledger: what killed processes have left is
+	// found without a list of all objects.
+	temporaryFolder = "new"
+)
 
 // Writer is a file that is being made.
 type Writer interface {
@@ -110,7 +115,7 @@ func (t onDisk) Put(
 			return err
 		}
 	}
-	t.removeTemporaries(folder, name)
+	t.removeTemporaries(temporary)
 	return t.disk.Sync(folder)
 }
 
@@ -144,11 +149,11 @@ func (t onDisk) readBack(ctx context.Context, name string, size int64, sum [sha2
 	return errors.Join(err, f.Close())
 }
 
-// removeTemporaries removes what killed processes have left of an object that exists now.
-func (t onDisk) removeTemporaries(folder, object string) {
-	found, _ := t.disk.List(folder) // the next time will do
+// removeTemporaries removes what killed processes have left of the object that a temporary file was for.
+func (t onDisk) removeTemporaries(temporary string) {
+	found, _ := t.disk.List(path.Dir(temporary) + "/") // the next time will do
 	for _, o := range found {
-		if strings.HasPrefix(o.Name, object+temporaryMark) {
+		if strings.HasPrefix(o.Name, temporary[:strings.LastIndex(temporary, temporaryMark)+len(temporaryMark)]) {
 			_ = t.disk.Remove(o.Name)
 		}
 	}
@@ -182,14 +187,17 @@ func (d directory) Create(object string) (Writer, string, error) {
 	if _, err := os.Stat(string(d)); err != nil {
 		return nil, "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(d.path(object)), 0o700); err != nil {
-		return nil, "", err
-	}
-	f, err := os.CreateTemp(filepath.Dir(d.path(object)), path.Base(object)+temporaryMark)
+	ledger, rest, _ := strings.Cut(object, "/")
+	folder := path.Join(ledger, temporaryFolder)
+	err := errors.Join(os.MkdirAll(filepath.Dir(d.path(object)), 0o700), os.MkdirAll(d.path(folder), 0o700))
 	if err != nil {
 		return nil, "", err
 	}
-	return f, path.Join(path.Dir(object), filepath.Base(f.Name())), nil
+	f, err := os.CreateTemp(d.path(folder), strings.ReplaceAll(rest, "/", "_")+temporaryMark)
+	if err != nil {
+		return nil, "", err
+	}
+	return f, path.Join(folder, filepath.Base(f.Name())), nil
 }
 
 // Publish implements [Disk]. A file system without hard links gets the name by a rename, which does not see a file that

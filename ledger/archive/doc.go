@@ -1,5 +1,6 @@
-// Package archive keeps copies of sealed block files, and states, on a target: a directory, which may be a mounted
-// share or a second disk, or a bucket of an S3 store (package s3). A ledger is restored from them alone.
+// Package archive keeps copies of sealed block files, states, and the log on a target: a directory, which may be a
+// mounted share or a second disk, or a bucket of an S3 store (package s3). A ledger is restored from them alone, as it
+// was at any moment.
 //
 // # What is in it
 //
@@ -9,11 +10,12 @@
 //
 //	<ledger id>/FORMAT
 //	<ledger id>/blocks/<number>-<last index>-<hash>.blocks
-//	<ledger id>/state/<ledger index>-<ledger time>-<random>/00001 and so on
-//	<ledger id>/state/<ledger index>-<ledger time>-<random>.state
+//	<ledger id>/state/<ledger index>-<log index>-<ledger time>-<random>/00001 and so on
+//	<ledger id>/state/<ledger index>-<log index>-<ledger time>-<random>.state
+//	<ledger id>/log/<day>/<first>-<last log index>-<hash>.log
 //
-// The last one lists the parts of a state. It is put after them and the block files of the state, and removed
-// before them.
+// An object .state lists the parts of a state. It is put after them and the block files of the state, and removed
+// before them. The log has the entries after the oldest state.
 //
 // An object has its name only once it is whole and durable, and no object ever changes. So a crash at any step loses
 // nothing, a repeated copy is the same copy, and the nodes of a cluster may share an archive.

@@ -26,6 +26,7 @@ import (
 // State is a state of a ledger in its archive.
 type State struct {
 	Index uint64    // ledger index of the last command in it
+	Log   uint64    // index of the log up to which it has everything
 	Time  time.Time // ledger time at that index
 
 	ledger machine.LedgerID
@@ -43,7 +44,7 @@ func statesFolder(ledger machine.LedgerID) string { return folder(ledger) + "sta
 
 // name returns the name of the object that lists the parts, without its suffix.
 func (s *State) name() string {
-	return fmt.Sprintf("%s%020d-%020d-%016x", statesFolder(s.ledger), s.Index, s.Time.UnixNano(), s.unique)
+	return fmt.Sprintf("%s%020d-%020d-%020d-%016x", statesFolder(s.ledger), s.Index, s.Log, s.Time.UnixNano(), s.unique)
 }
 
 func (s *State) listName() string { return s.name() + stateSuffix }
@@ -56,14 +57,15 @@ func (s *State) partName(number int) string { return fmt.Sprintf("%s%05d", s.fol
 // parseState is the inverse of name.
 func parseState(ledger machine.LedgerID, name string) (s State, ok bool) {
 	fields := strings.Split(strings.TrimPrefix(name, statesFolder(ledger)), "-")
-	if len(fields) != 3 {
+	if len(fields) != 4 {
 		return s, false
 	}
 	at, err1 := strconv.ParseUint(fields[0], 10, 64)
-	nanos, err2 := strconv.ParseInt(fields[1], 10, 64)
-	unique, err3 := strconv.ParseUint(fields[2], 16, 64)
-	s = State{Index: at, Time: time.Unix(0, nanos), ledger: ledger, unique: unique}
-	return s, errors.Join(err1, err2, err3) == nil && s.name() == name
+	log, err2 := strconv.ParseUint(fields[1], 10, 64)
+	nanos, err3 := strconv.ParseInt(fields[2], 10, 64)
+	unique, err4 := strconv.ParseUint(fields[3], 16, 64)
+	s = State{Index: at, Log: log, Time: time.Unix(0, nanos), ledger: ledger, unique: unique}
+	return s, errors.Join(err1, err2, err3, err4) == nil && s.name() == name
 }
 
 // States returns the states of a ledger, the oldest first.
@@ -161,7 +163,7 @@ func NewState(ctx context.Context, t Target, info *backupfile.Info, size int, ra
 		return nil, err
 	}
 	return &StateWriter{ctx: ctx, target: t, size: size, State: State{
-		Index: info.Index, Time: time.Unix(0, info.Time), ledger: info.LedgerID,
+		Index: info.Index, Log: info.At.Index, Time: time.Unix(0, info.Time), ledger: info.LedgerID,
 		unique: binary.BigEndian.Uint64(unique[:]),
 	}}, nil
 }
@@ -233,15 +235,16 @@ func removeParts(ctx context.Context, t Target, s *State) error {
 const unfinishedFor = 24 * time.Hour
 
 // RemoveStates removes the states that are older than the window before the newest one, except the newest of those:
-// with it, each moment of the window has a state before it. A window of 0 keeps all.
+// with it, each moment of the window has a state before it. Of the log it removes what all these states have. A window
+// of 0 keeps all.
 func RemoveStates(ctx context.Context, t Target, ledger machine.LedgerID, window time.Duration) error {
 	found, err := listStates(ctx, t, ledger)
 	if err != nil || len(found.whole) == 0 {
 		return err
 	}
-	newest, whole := found.whole[len(found.whole)-1].Time, map[State]bool{}
+	newest, whole := found.whole[len(found.whole)-1], map[State]bool{}
 	for i, s := range found.whole {
-		if window > 0 && i+1 < len(found.whole) && !found.whole[i+1].Time.After(newest.Add(-window)) {
+		if window > 0 && i+1 < len(found.whole) && !found.whole[i+1].Time.After(newest.Time.Add(-window)) {
 			if err := t.Delete(ctx, s.listName()); err != nil { // first, so that no state lacks parts
 				return err
 			}
@@ -251,14 +254,62 @@ func RemoveStates(ctx context.Context, t Target, ledger machine.LedgerID, window
 	}
 	for _, s := range found.begun {
 		listed := slices.Contains(found.whole, s)
-		if whole[s] || !listed && s.Time.After(newest.Add(-unfinishedFor)) {
+		if whole[s] || !listed && s.Time.After(newest.Time.Add(-unfinishedFor)) {
 			continue
 		}
 		if err := removeParts(ctx, t, &s); err != nil {
 			return err
 		}
 	}
-	return nil
+	if window == 0 {
+		return nil
+	}
+	log, err := ListLog(ctx, t, ledger)
+	if err != nil {
+		return err
+	}
+	oldest := newest.Log
+	for s := range whole {
+		oldest = min(oldest, s.Log)
+	}
+	return log.remove(ctx, oldest)
+}
+
+// Prune removes the first block files of an archive as long as all of their records are before a ledger index and no
+// state needs them. It returns how many, their bytes, and the ledger index of the first record that is left.
+func Prune(
+	ctx context.Context, t Target, ledger machine.LedgerID, before uint64,
+) (files int, bytes int64, first uint64, err error) {
+	if _, err := readHeader(ctx, t, ledger); err != nil {
+		return 0, 0, 0, err
+	}
+	needed := uint64(math.MaxUint64)
+	states, err := States(ctx, t, ledger)
+	for i := range states {
+		info, err := StateInfo(ctx, t, states[i])
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		needed = min(needed, info.First)
+	}
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	found, err := list(ctx, t, ledger)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for i := range len(found.files) - 1 {
+		f := &found.files[i]
+		if f.Last >= before || f.Number >= needed {
+			break
+		}
+		if err := t.Delete(ctx, f.name()); err != nil {
+			return files, bytes, first, err
+		}
+		files, bytes, first = files+1, bytes+f.Size, f.Last+1
+	}
+	return files, bytes, first, nil
 }
 
 // HasBlocks returns an error unless a new list of the archive has the block files of a state that are not in it.
@@ -359,6 +410,16 @@ func ReadState(
 	})
 }
 
+// StateInfo reads what a state says of itself.
+func StateInfo(ctx context.Context, t Target, s State) (info backupfile.Info, err error) {
+	enough := errors.New("the header is read")
+	info, err = s.read(ctx, t, func(i *backupfile.Info) error { return errors.Join(s.check(i), enough) }, nil, nil)
+	if errors.Is(err, enough) && !errors.Is(err, machine.ErrCorrupt) {
+		err = nil
+	}
+	return info, err
+}
+
 // read reads the parts.
 func (s *State) read(
 	ctx context.Context, t Target, accept func(*backupfile.Info) error, open func(file uint64) (io.Writer, error),
@@ -377,7 +438,7 @@ func (s *State) read(
 
 // check returns an error unless a state is the one that its name speaks of.
 func (s *State) check(info *backupfile.Info) error {
-	if info.LedgerID != s.ledger || info.Index != s.Index || info.Time != s.Time.UnixNano() {
+	if info.LedgerID != s.ledger || info.Index != s.Index || info.At.Index != s.Log || info.Time != s.Time.UnixNano() {
 		return fmt.Errorf("%w: %s is not the state that its name speaks of", machine.ErrCorrupt, s.listName())
 	}
 	return nil

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,21 +15,23 @@ import (
 
 // Report is the result of a check of an archive.
 type Report struct {
-	Ledger   machine.LedgerID
-	Parents  []machine.LedgerID // that it had before it was restored or recovered, the latest first
-	ID       string
-	Files    uint64  // in the list
-	Bytes    int64   // of the files and states that were checked
-	First    uint64  // number of the first file; 0 for none
-	Last     uint64  // ledger index of the last record
-	States   []State // the oldest first
-	Problems []machine.Problem
-	Unlisted []string // names that no file has: a copy that was interrupted, or something else
+	Ledger  machine.LedgerID
+	Parents []machine.LedgerID // that it had before it was restored or recovered, the latest first
+	ID      string
+	Files   uint64  // in the list
+	Bytes   int64   // of the files and states that were checked
+	First   uint64  // number of the first file; 0 for none
+	Last    uint64  // ledger index of the last record
+	States  []State // the oldest first
+	// LogFirst and LogLast are the first and the last index of the entries of the log; 0 for none.
+	LogFirst, LogLast uint64
+	Problems          []machine.Problem
+	Unlisted          []string // names that no file has: a copy that was interrupted, or something else
 }
 
 // Verify checks the archive of a ledger: every byte of every file, which must be what its name says and follow the file
-// before it, and every part of every state. It needs no ledger. progress is called after each of them; it may be nil.
-// An error means that the check itself could not be done.
+// before it, every part of every state, and the log. It needs no ledger. progress is called after each of them; it may
+// be nil. An error means that the check itself could not be done.
 func Verify(
 	ctx context.Context, t Target, ledger machine.LedgerID, progress func(Report),
 ) (report Report, err error) {
@@ -56,7 +59,7 @@ func Verify(
 		if i > 0 {
 			report.addGap(&found.files[i-1], f)
 		}
-		info, err := check(ctx, t, f)
+		info, err := checkFile(ctx, t, f)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
@@ -77,7 +80,36 @@ func Verify(
 			progress(report)
 		}
 	}
-	return report, report.addStates(ctx, t, found.files, progress)
+	if err := report.addStates(ctx, t, found.files, progress); err != nil {
+		return report, err
+	}
+	return report, report.addLog(ctx, t, progress)
+}
+
+// addLog checks the log, which must follow the oldest state without a gap.
+func (r *Report) addLog(ctx context.Context, t Target, progress func(Report)) error {
+	log, err := ListLog(ctx, t, r.Ledger)
+	if err != nil {
+		return err
+	}
+	left, err := t.List(ctx, folder(r.Ledger)+temporaryFolder+"/")
+	if err != nil {
+		return err
+	}
+	for _, o := range left {
+		log.unlisted = append(log.unlisted, o.Name)
+	}
+	r.Unlisted = append(r.Unlisted, log.unlisted...)
+	if len(log.objects) > 0 {
+		r.LogFirst = log.objects[0].first
+		r.LogLast = slices.MaxFunc(log.objects, func(a, b logObject) int { return cmp.Compare(a.last, b.last) }).last
+	}
+	return log.verify(ctx, func(bytes int64) {
+		r.Bytes += bytes
+		if progress != nil {
+			progress(*r)
+		}
+	}, r.add)
 }
 
 // addStates checks the states.
@@ -127,8 +159,8 @@ func (r *Report) addGap(before, f *entry) {
 	}
 }
 
-// check reads all of a file, which must be what its name says.
-func check(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, err error) {
+// checkFile reads all of a file, which must be what its name says.
+func checkFile(ctx context.Context, t Target, f *entry) (info blockfile.SealedInfo, err error) {
 	file, err := t.Open(ctx, f.name())
 	if err != nil {
 		return info, err

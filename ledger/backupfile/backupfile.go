@@ -61,6 +61,11 @@ type Info struct {
 // Whole reports whether the state has all block files. An archive has the others otherwise.
 func (i *Info) Whole() bool { return i.From == i.First }
 
+// Check returns the index and the digest as an entry of the log has them.
+func (i *Info) Check() machine.Check {
+	return machine.Check{Index: i.Index, Digest: binary.BigEndian.Uint64(i.Digest[:])}
+}
+
 // Last returns the number of the last block file, which is not sealed; 0 for none.
 func (i *Info) Last() uint64 {
 	if len(i.Sizes) < 2 {

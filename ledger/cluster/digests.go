@@ -347,10 +347,7 @@ var errPassed = errors.New("the node has forgotten where it stood after that ent
 // reports about its disk.
 func (n *Node) askDigest(ctx context.Context, m *Member, own stand) (check machine.Check, err error) {
 	m.Disk, m.Room = datadir.Usage{}, RoomUnknown
-	query := url.Values{}
-	query.Set("after", fmt.Sprint(own.at))
-	query.Set("stand", formatCheck(own.check))
-	response, err := n.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
+	response, err := n.askMember(ctx, m, http.MethodGet, DigestQuery(own.at, own.check), http.NoBody)
 	if err != nil {
 		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
@@ -377,7 +374,17 @@ const (
 	diskSizeHeader = "Seqledger-Disk-Size"
 )
 
-func formatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
+// DigestQuery returns the path and query with which a node is asked for its digest after an entry of the log, and told
+// that of the caller. The answer is a line with FormatCheck of it.
+func DigestQuery(after uint64, own machine.Check) string {
+	query := url.Values{}
+	query.Set("after", fmt.Sprint(after))
+	query.Set("stand", FormatCheck(own))
+	return digestPath + "?" + query.Encode()
+}
+
+// FormatCheck returns the text of a check.
+func FormatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
 
 // tellDigest answers askDigest. If the digests differ, this node starts a comparison at once.
 func (n *Node) tellDigest(w http.ResponseWriter, r *http.Request) {
@@ -400,7 +407,7 @@ func (n *Node) tellDigest(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not known here", status)
 		return
 	}
-	text := formatCheck(at.check)
+	text := FormatCheck(at.check)
 	if r.FormValue("stand") != text {
 		wake(n.digests.wake)
 	}

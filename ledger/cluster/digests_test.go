@@ -20,7 +20,7 @@ import (
 
 // standsAt answers a request for a digest.
 func standsAt(index, digest uint64) http.HandlerFunc {
-	return says(http.StatusOK, formatCheck(machine.Check{Index: index, Digest: digest})+"\n")
+	return says(http.StatusOK, FormatCheck(machine.Check{Index: index, Digest: digest})+"\n")
 }
 
 const (
@@ -45,7 +45,7 @@ func TestTellDigest(t *testing.T) {
 	for i := uint64(1); i <= digestsKept+1; i++ {
 		f.AddDigest(i, machine.Check{Index: i, Digest: 3 * i})
 	}
-	sound := formatCheck(machine.Check{Index: 5, Digest: 15})
+	sound := FormatCheck(machine.Check{Index: 5, Digest: 15})
 	for _, test := range []struct {
 		query  string
 		status int
@@ -117,7 +117,7 @@ func TestAskDigests(t *testing.T) {
 func TestAskDigest(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, voters(t, func(w http.ResponseWriter, r *http.Request) {
-		want := url.Values{"after": {fmt.Sprint(atEntry)}, "stand": {formatCheck(own())}}
+		want := url.Values{"after": {fmt.Sprint(atEntry)}, "stand": {FormatCheck(own())}}
 		if r.Method != http.MethodGet || r.URL.Path != digestPath || r.URL.RawQuery != want.Encode() {
 			t.Errorf("%s %s", r.Method, r.URL)
 		}

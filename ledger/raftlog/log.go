@@ -381,6 +381,23 @@ func (l *Log) Covered() Position {
 	return l.shown.covered
 }
 
+// Entries returns entries that this node has applied, from one index on: at least one, and otherwise about maxBytes of
+// data; none if there are none yet. It fails with segment.ErrTruncated if the first one was dropped.
+func (l *Log) Entries(from uint64, maxBytes int) ([]Entry, error) {
+	end := l.Progress().Applied + 1
+	if from >= end {
+		return nil, nil
+	}
+	entries, err := l.files.Entries(from, end, maxBytes)
+	if errors.Is(err, segment.ErrMissing) { // others have committed it, and this node's write has not ended
+		return nil, nil
+	}
+	return entries, err
+}
+
+// First returns the index of the first entry that [Log.Entries] still has, or will have.
+func (l *Log) First() uint64 { return l.files.First() }
+
 // Members returns the members as of the last applied entry.
 func (l *Log) Members() Members {
 	l.shown.mu.Lock()
@@ -407,7 +424,7 @@ func (l *Log) MembersAt(index uint64) Members {
 func (l *Log) Truncate(upTo uint64) error {
 	l.truncations.Lock()
 	defer l.truncations.Unlock()
-	if upTo <= l.Truncated() {
+	if upTo < l.Truncated() || upTo == 0 {
 		// An empty event, so that a failed or closed log still returns its error.
 		return l.event(func() error { return nil })
 	}

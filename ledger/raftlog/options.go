@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,17 @@ import (
 
 // Position is a position in the log. The zero Position is before the first entry.
 type Position = segment.Position
+
+// Entry is an entry of the log.
+type Entry = segment.Entry
+
+// IsCommand reports whether an entry is a command for the state machine.
+func IsCommand(e *Entry) bool { return e.Kind == core.KindCommand && len(e.Data) > 0 }
+
+// SameEntry reports whether two entries are the same.
+func SameEntry(a, b *Entry) bool {
+	return a.Index == b.Index && a.Term == b.Term && a.Kind == b.Kind && bytes.Equal(a.Data, b.Data)
+}
 
 // State is the Raft state that a log stores in addition to its entries.
 type State = segment.State

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -29,7 +28,7 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 			alone = alone && members.IsSole(o.Node)
 		}
 		members = members.After(e)
-		if e.Kind != core.KindCommand || len(e.Data) == 0 {
+		if !IsCommand(e) {
 			return nil
 		}
 		return command(Position{Index: e.Index, Term: e.Term}, e.Data, alone)

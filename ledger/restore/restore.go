@@ -40,6 +40,8 @@ type Options struct {
 	// Progress is told how many bytes of the state have been written, of how
 	// many; may be nil.
 	Progress func(done, total int64)
+	// Replayed is told each ledger index that the log of an archive has led to; may be nil.
+	Replayed func(index uint64)
 	// Time is the ledger time to go on with, from 1970 to 2200. It may be before the
 	// last command, which repairs a ledger that a wrong clock has moved ahead: what
 	// has expired stays expired, and everything else has its time again. The zero
@@ -66,29 +68,43 @@ type Info struct {
 // was killed or failed is refused by ledger.Open; a restore begins it anew. Ledger time
 // stands still meanwhile: no clock is looked at.
 func Backup(ctx context.Context, backup io.Reader, o Options) (Info, error) {
-	return State(ctx, func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
-		return backupfile.Read(ctx, backup, nil, open, progress)
-	}, o)
+	return State(ctx, []verify.Source{verify.FromBackup(ctx, backup)}, o)
 }
 
-// Opener opens a file of a state: 0 is the state file, and every other number that of a block file.
-type Opener = func(file uint64) (io.Writer, error)
-
-// State is Backup for a state that read puts into files, such as one of an archive.
-func State(
-	ctx context.Context, read func(open Opener, progress func(done, total int64)) (backupfile.Info, error), o Options,
-) (Info, error) {
-	return restore(ctx, &o, func(d *datadir.Directory) (info backupfile.Info, err error) {
-		fill := func(open Opener) (err error) {
-			info, err = read(o.opener(open), o.Progress)
-			return err
-		}
-		return info, d.MakeState(fill, func(path string) error {
-			if err := boltstore.Adopt(path, d.Identity()); err != nil {
-				return fmt.Errorf("state in the backup: %w", err)
-			}
-			return nil
+// State is Backup for states of which the first one that is not damaged is restored, such as those of an archive.
+func State(ctx context.Context, from []verify.Source, o Options) (info Info, err error) {
+	for i := 0; i < len(from); {
+		info, err = restore(ctx, &o, func(d *datadir.Directory) (backupfile.Info, error) {
+			return receiveState(ctx, d, &from[i], &o)
 		})
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return info, err
+		case from[i].Again(err):
+			continue
+		case !from[i].Damaged(err) || i+1 == len(from):
+			return info, err
+		}
+		o.Logger.Warn("a state is damaged; an older one is restored, and the log that follows it",
+			"damaged", from[i].Name, "error", err)
+		i++
+	}
+	return info, err
+}
+
+// receiveState puts a state into a directory that is being restored.
+func receiveState(
+	ctx context.Context, d *datadir.Directory, from *verify.Source, o *Options,
+) (info backupfile.Info, err error) {
+	fill := func(open verify.Opener) (err error) {
+		info, err = from.Read(o.opener(open), o.Progress)
+		return err
+	}
+	return info, d.MakeState(fill, func(path string) error {
+		if err := from.Replay(ctx, path, d.Identity(), &info, o.Replayed); err != nil {
+			return fmt.Errorf("%s: %w", from.Name, err)
+		}
+		return boltstore.Adopt(path, d.Identity())
 	})
 }
 
@@ -171,7 +187,7 @@ func (o *Options) validate() error {
 func receiveDirectory(
 	ctx context.Context, d, from *datadir.Directory, o *Options,
 ) (info backupfile.Info, err error) {
-	fill := func(open Opener) (err error) {
+	fill := func(open verify.Opener) (err error) {
 		info.Sizes, info.StateBytes, err = copyState(ctx, from, o.opener(open), o.Progress)
 		return err
 	}
@@ -192,7 +208,7 @@ func receiveDirectory(
 }
 
 // opener opens a file and returns what writes to the disk below it.
-func (o *Options) opener(open Opener) Opener {
+func (o *Options) opener(open verify.Opener) verify.Opener {
 	return func(file uint64) (io.Writer, error) {
 		w, err := open(file)
 		if err == nil && o.disk != nil {
@@ -208,7 +224,7 @@ const copyBytes = 256 << 10
 // copyState copies the state file and the block files of a directory, and returns how
 // many bytes each of them has, and all.
 func copyState(
-	ctx context.Context, from *datadir.Directory, open Opener, progress func(done, total int64),
+	ctx context.Context, from *datadir.Directory, open verify.Opener, progress func(done, total int64),
 ) (sizes []int64, total int64, err error) {
 	numbers, err := blockfile.List(blockfile.Directory{Path: from.Blocks()})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
@@ -101,8 +100,9 @@ func (b *outdated) nodes() []string {
 func (b *outdated) attempt(ctx context.Context) error {
 	err := errors.New("no other node is known: give the address of one")
 	nodes, refused := b.nodes(), 0
+	take := &receiver{o: b.o, node: b.d.Node(), again: true, ledger: b.ledger, atLeast: b.atLeast, state: b.promised}
 	for i, node := range nodes {
-		problem := b.o.fetch(ctx, b.as, node, b.atLeast, b.receive)
+		problem := b.o.obtain(ctx, b.as, node, take, func(from seed) error { return b.receive(take, from) })
 		if _, final := errors.AsType[finalError](problem); problem == nil || final {
 			return problem
 		}
@@ -118,15 +118,11 @@ func (b *outdated) attempt(ctx context.Context) error {
 }
 
 // receive builds the directory that replaces this one, and then replaces it.
-func (b *outdated) receive(ctx context.Context, r io.Reader) error {
-	in, err := b.d.Incoming()
-	if err != nil {
+func (b *outdated) receive(take *receiver, from seed) (err error) {
+	if take.d, err = b.d.Incoming(); err != nil {
 		return finalError{err}
 	}
-	take := receiver{
-		o: b.o, d: in, node: b.d.Node(), again: true, ledger: b.ledger, atLeast: b.atLeast, state: b.promised,
-	}
-	at, err := take.receive(ctx, r)
+	at, err := take.receive(from)
 	if err != nil {
 		return errors.Join(err, b.d.RemoveIncoming())
 	}

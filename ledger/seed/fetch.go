@@ -72,6 +72,22 @@ func (o *Options) as(node transport.Identity) http.RoundTripper {
 	return transport.As(o.RoundTripper, func() transport.Identity { return node })
 }
 
+// obtain gives receive a state, from the archive or else from a node.
+func (o *Options) obtain(
+	ctx context.Context, as transport.Identity, node string, take *receiver, receive func(seed) error,
+) error {
+	if o.Archive != nil {
+		err := o.fetchArchived(ctx, as, node, take, receive)
+		if _, final := errors.AsType[finalError](err); err == nil || final || ctx.Err() != nil {
+			return err
+		}
+		o.Logger.Info("the archive is of no use to this node, which fetches the state of another one", "reason", err)
+	}
+	return o.fetch(ctx, as, node, take.atLeast, func(ctx context.Context, r io.Reader) error {
+		return receive(take.fromNode(ctx, r))
+	})
+}
+
 // fetch fetches the state of a node, which must have applied the log up to atLeast.
 func (o *Options) fetch(
 	ctx context.Context, as transport.Identity, node string, atLeast uint64,

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/private"
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -31,11 +32,15 @@ type Options struct {
 	Token        string // the join token; if it is empty, Again uses the stored one
 	Peer, Client string // addresses of this node; see cluster.Options
 	Logger       *slog.Logger
+	// Archive has states and the log of the ledger, which a node starts from if they are new enough and another node
+	// confirms where they lead; nil for none.
+	Archive archive.Target
 
-	retry time.Duration             // pause between two attempts; 0 means a second
-	stall time.Duration             // see fetch; 0 means stallTimeout
-	disk  func(io.Writer) io.Writer // lets a test make the disk under the state fail
-	step  func(what string) error   // called before each step after the stream; an error ends the work there
+	retry    time.Duration             // pause between two attempts; 0 means a second
+	stall    time.Duration             // see fetch; 0 means stallTimeout
+	patience time.Duration             // see archived; 0 means archivePatience
+	disk     func(io.Writer) io.Writer // lets a test make the disk under the state fail
+	step     func(what string) error   // called before each step after the stream; an error ends the work there
 }
 
 func (o *Options) setDefaults() {
@@ -47,6 +52,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.stall == 0 {
 		o.stall = stallTimeout
+	}
+	if o.patience == 0 {
+		o.patience = archivePatience
 	}
 	if o.disk == nil {
 		o.disk = func(w io.Writer) io.Writer { return w }
@@ -91,9 +99,15 @@ func (j *joining) attempt(ctx context.Context) error {
 	j.o.Logger.Info("this node has a place in the cluster and fetches its state", "node", answer.ID,
 		"ledger", answer.Ledger, "from", leader)
 	as := transport.Identity{Token: j.o.Token, Ledger: answer.Ledger.String(), From: answer.ID}
-	return j.o.fetch(ctx, as, leader, answer.AtLeast, func(ctx context.Context, r io.Reader) error {
-		return j.receive(ctx, r, answer)
-	})
+	take := j.receiver(answer)
+	return j.o.obtain(ctx, as, leader, take, func(from seed) error { return j.receive(take, from) })
+}
+
+func (j *joining) receiver(answer cluster.JoinAnswer) *receiver {
+	return &receiver{
+		o: &j.o, d: j.d, node: answer.ID, ledger: answer.Ledger, atLeast: answer.AtLeast,
+		state: func(raftlog.Position) (raftlog.State, error) { return raftlog.State{}, nil }, // it never voted
+	}
 }
 
 // ask asks one node after another, and the leader that a node names. It returns the address of the leader, which is the
@@ -130,22 +144,18 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader st
 const askTimeout = 10 * time.Second
 
 // receive creates the directory from a seed. The marker comes last.
-func (j *joining) receive(ctx context.Context, r io.Reader, answer cluster.JoinAnswer) error {
-	take := receiver{
-		o: &j.o, d: j.d, node: answer.ID, ledger: answer.Ledger, atLeast: answer.AtLeast,
-		state: func(raftlog.Position) (raftlog.State, error) { return raftlog.State{}, nil }, // it never voted
-	}
-	at, err := take.receive(ctx, r)
+func (j *joining) receive(take *receiver, from seed) error {
+	at, err := take.receive(from)
 	if err != nil {
 		return errors.Join(err, j.d.DropState())
 	}
-	j.d.SetNode(answer.ID)
+	j.d.SetNode(take.node)
 	if err := j.o.step("finish"); err != nil {
 		return finalError{err}
 	}
 	if err := j.d.Finish(); err != nil {
 		return finalError{err}
 	}
-	j.o.Logger.Info("this node has the state of the cluster", "node", answer.ID, "log index", at.Index)
+	j.o.Logger.Info("this node has the state of the cluster", "node", take.node, "log index", at.Index)
 	return nil
 }

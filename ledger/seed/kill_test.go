@@ -97,7 +97,7 @@ func TestJoinSurvivesKills(t *testing.T) {
 		o.setDefaults()
 		j := joining{o: o, d: d}
 		answer := cluster.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
-		return d.Nonce(), errors.Join(j.receive(t.Context(), r, answer), d.Close())
+		return d.Nonce(), errors.Join(receiveFrom(t, &j, r, answer), d.Close())
 	}
 	o := Options{Logger: quiet}
 	body := eachStep(&o, m.seed, 12, func(what string) { left = append(left, what, copied(t, dir)) })
@@ -133,21 +133,21 @@ func TestJoinRefusesDamage(t *testing.T) {
 	answer := cluster.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
 	before := content(t, dir)
 	for i := 0; i < len(m.seed); i += step(len(m.seed), 40) {
-		err := j.receive(t.Context(), bytes.NewReader(m.seed[:i]), answer)
+		err := receiveFrom(t, &j, bytes.NewReader(m.seed[:i]), answer)
 		if _, final := errors.AsType[finalError](err); err == nil || final || content(t, dir) != before {
 			t.Fatalf("cut at byte %d: %v", i, err)
 		}
 	}
 	other := rewritten(t, m.seed, func(i *backupfile.Info) { i.Digest = machine.Hash{1} })
-	if err := j.receive(t.Context(), bytes.NewReader(other), answer); err == nil || content(t, dir) != before {
+	if err := receiveFrom(t, &j, bytes.NewReader(other), answer); err == nil || content(t, dir) != before {
 		t.Fatalf("a state that is not what it was said to be: %v", err)
 	}
 	answer.Ledger++
-	if err := j.receive(t.Context(), bytes.NewReader(m.seed), answer); err == nil || content(t, dir) != before {
+	if err := receiveFrom(t, &j, bytes.NewReader(m.seed), answer); err == nil || content(t, dir) != before {
 		t.Fatalf("a state of another ledger: %v", err)
 	}
 	answer.Ledger--
-	must.Do(t, j.receive(t.Context(), bytes.NewReader(m.seed), answer))
+	must.Do(t, receiveFrom(t, &j, bytes.NewReader(m.seed), answer))
 	must.Do(t, d.Close())
 	m.mustHaveTaken(t, dir, 2)
 }
@@ -185,7 +185,7 @@ func TestFullDiskEndsIt(t *testing.T) {
 	join := Options{Logger: quiet, disk: full}
 	join.setDefaults()
 	j := joining{o: join, d: d}
-	err = j.receive(t.Context(), bytes.NewReader(m.seed), cluster.JoinAnswer{ID: 2, Ledger: m.ledger})
+	err = receiveFrom(t, &j, bytes.NewReader(m.seed), cluster.JoinAnswer{ID: 2, Ledger: m.ledger})
 	if _, final := errors.AsType[finalError](err); !final || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a node that joins: %v", err)
 	}
@@ -230,4 +230,11 @@ func TestAgainComparesTheState(t *testing.T) {
 	if same := rewritten(t, m.seed, func(*backupfile.Info) {}); !bytes.Equal(same, m.seed) {
 		t.Error("a seed is not written as it was")
 	}
+}
+
+// receiveFrom creates the directory of a node from what another one sends.
+func receiveFrom(t *testing.T, j *joining, r io.Reader, answer cluster.JoinAnswer) error {
+	t.Helper()
+	take := j.receiver(answer)
+	return j.receive(take, take.fromNode(t.Context(), r))
 }

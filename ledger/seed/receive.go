@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // receiver writes another node's state into a directory, with a log that continues after it.
@@ -33,14 +34,34 @@ const progressEvery = 5 * time.Second
 // ErrDamaged means that a seed is not what a node sent.
 var ErrDamaged = errors.New("the state that was received is damaged or cut off")
 
+// seed is where the state comes from.
+type seed struct {
+	read   func(open verify.Opener, progress func(done, total int64)) (backupfile.Info, error)
+	replay func(path string, info *backupfile.Info) error // brings the state in a file further; nil for none
+}
+
+// fromNode returns what another node sends.
+func (v *receiver) fromNode(ctx context.Context, r io.Reader) seed {
+	return seed{read: func(open verify.Opener, progress func(done, total int64)) (backupfile.Info, error) {
+		return backupfile.Read(ctx, r, func(info *backupfile.Info) error {
+			if !info.Whole() {
+				return fmt.Errorf("%w: it has not all block files", ErrDamaged)
+			}
+			// A state of which nothing needs to be fetched, because it would be refused at the end anyway.
+			_, err := v.accept(info)
+			return err
+		}, open, progress)
+	}}
+}
+
 // receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise parts
 // may remain.
-func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
+func (v *receiver) receive(from seed) (at raftlog.Position, err error) {
+	info, err := v.makeState(from)
 	var state raftlog.State
-	info, err := v.makeState(ctx, r, func(info *backupfile.Info) (err error) {
-		state, err = v.accept(info)
-		return err
-	})
+	if err == nil {
+		state, err = v.accept(&info)
+	}
 	if err != nil {
 		if damage, is := errors.AsType[*backupfile.DamageError](err); is {
 			err = fmt.Errorf("%w: at byte %d: %s", ErrDamaged, damage.Offset, damage.What)
@@ -64,12 +85,9 @@ func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Positio
 	return at, nil
 }
 
-// accept refuses a state of which nothing needs to be fetched, because it would be refused at the end anyway. It
-// returns the Raft state for the new log.
+// accept refuses a state that this node cannot start from. It returns the Raft state for the new log.
 func (v *receiver) accept(info *backupfile.Info) (state raftlog.State, err error) {
 	switch {
-	case !info.Whole():
-		return state, fmt.Errorf("%w: it has not all block files", ErrDamaged)
 	case info.LedgerID != v.ledger:
 		return state, fmt.Errorf("it is of ledger %s, and this node is of ledger %s", info.LedgerID, v.ledger)
 	case info.At.Index < v.atLeast:
@@ -96,9 +114,7 @@ func (v *receiver) checkMembers(encoded []byte) error {
 }
 
 // makeState writes the files of the state.
-func (v *receiver) makeState(
-	ctx context.Context, r io.Reader, accept func(*backupfile.Info) error,
-) (info backupfile.Info, err error) {
+func (v *receiver) makeState(from seed) (info backupfile.Info, err error) {
 	next := time.Now().Add(progressEvery)
 	progress := func(done, total int64) {
 		if now := time.Now(); now.After(next) {
@@ -108,7 +124,7 @@ func (v *receiver) makeState(
 	}
 	var disk error // the disk's first error, which no other node can solve
 	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
-		info, err = backupfile.Read(ctx, r, accept, func(file uint64) (io.Writer, error) {
+		info, err = from.read(func(file uint64) (io.Writer, error) {
 			w, err := open(file)
 			if err != nil {
 				disk = err
@@ -126,6 +142,9 @@ func (v *receiver) makeState(
 	err = v.d.MakeState(fill, func(path string) error {
 		if err := v.o.step("adopt the state"); err != nil {
 			return finalError{err}
+		}
+		if from.replay != nil {
+			return from.replay(path, &info)
 		}
 		_, err := boltstore.AdoptAt(path, v.d.Identity())
 		return err

@@ -88,11 +88,15 @@ type Archive struct {
 	WaitingFiles, WaitingBytes uint64 // sealed, and not confirmed
 	// StateIndex is the ledger index of the newest state in the archive that this node knows of, and StateTime the
 	// ledger time there; 0 for none.
-	StateIndex   uint64
-	StateTime    time.Time
-	Failures     uint64 // tries that failed since the start
-	Problem      string // of the last try; empty if it succeeded
-	FailingSince time.Time
+	StateIndex uint64
+	StateTime  time.Time
+	// LogIndex is the ledger index up to which this node, as the leader, has copied the log, and LogTime the ledger
+	// time there. Everything that was acknowledged before LogSafe can be restored. They are zero where none is copied.
+	LogIndex         uint64
+	LogTime, LogSafe time.Time
+	Failures         uint64 // tries that failed since the start
+	Problem          string // of the last try; empty if it succeeded
+	FailingSince     time.Time
 }
 
 // Keyed counts what becomes of keyed records and of the calls on them.

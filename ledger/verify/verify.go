@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -117,7 +116,7 @@ func (c *checked) check(ctx context.Context, d *datadir.Directory, o Options) (e
 		}
 	}
 	r := replay{report: report, store: store, stands: c.stands}
-	if c.m, err = r.run(ctx, d); err != nil || c.m == nil {
+	if c.m, err = r.run(ctx, logIn(d, store)); err != nil || c.m == nil {
 		return err
 	}
 	return report.audit(ctx, store, c.m, o.Progress)
@@ -159,46 +158,44 @@ func (c *checked) withArchive(
 	return store, err
 }
 
-// Backup checks a backup: its checksums first, then the state in it, as Directory does that of a directory. It puts the
-// state into the system's directory for temporary files, because an audit reads at random; that takes as much room as
-// the backup. Damage of either kind is in the report.
+// Backup is State for a backup.
 func Backup(ctx context.Context, backup io.Reader, o Options) (*Report, error) {
-	return State(ctx, func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error) {
-		return backupfile.Read(ctx, backup, nil, open, nil)
-	}, o)
+	return State(ctx, FromBackup(ctx, backup), o)
 }
 
-// State is Backup for a state that read puts into files, such as one of an archive.
-func State(
-	ctx context.Context, read func(open func(file uint64) (io.Writer, error)) (backupfile.Info, error), o Options,
-) (report *Report, err error) {
-	dir, err := os.MkdirTemp("", "seqledger-backup-*")
-	if err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	d, err := datadir.Open(dir, datadir.Restored)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	report = new(Report)
-	var info backupfile.Info
-	err = d.MakeState(func(open func(file uint64) (io.Writer, error)) (err error) {
-		info, err = read(open)
-		return err
-	}, func(path string) error { return boltstore.Adopt(path, d.Identity()) })
-	if err != nil {
-		problem := machine.Problem{Where: "the state", What: err.Error()}
-		if damage, is := errors.AsType[*backupfile.DamageError](err); is {
-			problem = machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What}
-		} else if !errors.Is(err, machine.ErrCorrupt) && !errors.Is(err, boltstore.ErrForeign) {
+// State checks a state: its checksums first, then what it holds, as Directory does that of a directory. It puts the
+// state into the system's directory for temporary files, because an audit reads at random; that takes as much room as
+// the state. Damage of either kind is in the report.
+func State(ctx context.Context, from Source, o Options) (report *Report, err error) {
+	for {
+		report = new(Report)
+		err = inTemporary(func(d *datadir.Directory) error { return report.state(ctx, d, &from, o) })
+		if err != nil && !from.Again(err) {
 			return nil, err
 		}
-		report.addProblem(problem)
-		return report, nil
+		if err == nil {
+			return report, nil
+		}
 	}
-	return report, report.auditFile(ctx, d, &info, o.Progress)
+}
+
+func (p *Report) state(ctx context.Context, d *datadir.Directory, from *Source, o Options) error {
+	var info backupfile.Info
+	err := d.MakeState(func(open func(file uint64) (io.Writer, error)) (err error) {
+		info, err = from.Read(open, nil)
+		return err
+	}, func(path string) error { return from.Replay(ctx, path, d.Identity(), &info, nil) })
+	if err == nil {
+		return p.auditFile(ctx, d, &info, o.Progress)
+	}
+	problem := machine.Problem{Where: "the state", What: err.Error()}
+	if damage, is := errors.AsType[*backupfile.DamageError](err); is {
+		problem = machine.Problem{Where: fmt.Sprintf("byte %d of the backup", damage.Offset), What: damage.What}
+	} else if !from.Damaged(err) {
+		return err
+	}
+	p.addProblem(problem)
+	return nil
 }
 
 // auditFile checks the state of a backup.
@@ -242,13 +239,8 @@ func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (repo
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	report = new(Report)
-	r := replay{report: report, store: store, undecided: true, applied: func() error {
-		if store.PendingBytes() < flushBytes {
-			return nil
-		}
-		return store.Flush()
-	}}
-	m, err := r.run(ctx, from)
+	r := replay{report: report, store: store, undecided: true, applied: func(stand) error { return flushMuch(store) }}
+	m, err := r.run(ctx, logIn(from, store))
 	if err == nil && m != nil {
 		err = report.audit(ctx, store, m, nil)
 	}
@@ -344,32 +336,50 @@ func (p *Report) addProblem(problem machine.Problem) {
 type replay struct {
 	report    *Report
 	store     *boltstore.Store
-	undecided bool         // take entries of which nothing tells that they were committed, too
-	applied   func() error // called after each entry; may be nil
-	stands    *[]stand     // gets the position of the checkpoint and of each entry; may be nil
+	undecided bool              // take entries of which nothing tells that they were committed, too
+	applied   func(stand) error // called after each entry; may be nil
+	stands    *[]stand          // gets the position of the checkpoint and of each entry; may be nil
+	until     *Until            // nil for the end of the log
 
 	m             *machine.Machine
+	ended         bool   // the log has nothing after what was applied
 	asked         bool   // whether lastUncovered is known
 	lastUncovered uint64 // the last ledger index of a whole block after the checkpoint
 }
 
+// logReader calls each for the commands of a log after the checkpoint; see raftlog.Read.
+type logReader func(each func(at raftlog.Position, entry []byte, decided bool) error) error
+
+// logIn returns how the log of a directory is read.
+func logIn(d *datadir.Directory, store *boltstore.Store) logReader {
+	log := raftlog.Options{
+		Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: raftlog.Position(store.Checkpoint()),
+	}
+	return func(each func(at raftlog.Position, entry []byte, decided bool) error) error {
+		return raftlog.Read(log, each)
+	}
+}
+
 // run returns the machine at the end of the log, or nil when damage keeps the state from being read at all.
-func (r *replay) run(ctx context.Context, d *datadir.Directory) (m *machine.Machine, err error) {
+func (r *replay) run(ctx context.Context, read logReader) (m *machine.Machine, err error) {
 	if r.m, err = r.report.openMachine(r.store); r.m == nil {
 		return nil, err
 	}
-	at := raftlog.Position(r.store.Checkpoint())
-	if err := r.note(at); err != nil {
+	if _, err := r.note(raftlog.Position(r.store.Checkpoint())); err != nil {
 		return nil, err
 	}
-	log := raftlog.Options{Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at}
-	err = raftlog.Read(log, func(at raftlog.Position, entry []byte, decided bool) error {
+	err = read(func(at raftlog.Position, entry []byte, decided bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		return r.entry(at, entry, decided)
 	})
+	r.ended = err == nil
 	switch {
+	case errors.Is(err, errReached):
+		err = nil
+	case errors.Is(err, errPassed):
+		return nil, err
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case r.store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
@@ -399,6 +409,9 @@ func (r *replay) entry(at raftlog.Position, entry []byte, decided bool) (err err
 			return err
 		}
 	}
+	if err := r.mayApply(at, entry); err != nil {
+		return err
+	}
 	r.report.LogEntries++
 	err = r.store.Update(boltstore.Position(at), func(tx machine.Tx) error {
 		_, err := r.m.Apply(tx, entry)
@@ -407,22 +420,46 @@ func (r *replay) entry(at raftlog.Position, entry []byte, decided bool) (err err
 	if err != nil {
 		return err
 	}
-	if r.applied != nil {
-		if err := r.applied(); err != nil {
-			return err
-		}
+	now, err := r.note(at)
+	if err != nil {
+		return err
 	}
-	return r.note(at)
-}
-
-// note adds to stands where the state stands.
-func (r *replay) note(at raftlog.Position) error {
-	if r.stands == nil {
+	if r.until != nil && r.until.Index != 0 && now.index > r.until.Index {
+		r.until.position = at.Index - 1
+		return errPassed
+	}
+	if r.applied == nil {
 		return nil
 	}
-	s, err := r.stand(at)
-	*r.stands = append(*r.stands, s)
-	return err
+	return r.applied(now)
+}
+
+// mayApply returns errReached if an entry goes beyond where the replay is to end, as far as can be told.
+func (r *replay) mayApply(at raftlog.Position, entry []byte) error {
+	u := r.until
+	if u == nil || *u == (Until{}) {
+		return nil
+	}
+	header, commands, err := machine.DecodeEntry(entry)
+	if err != nil {
+		return err
+	}
+	if u.position != 0 && at.Index > u.position || !u.Time.IsZero() && header.UnixNanos > u.Time.UnixNano() ||
+		u.Index != 0 && r.m.Check().Index+uint64(len(commands)) > u.Index {
+		return errReached
+	}
+	return nil
+}
+
+// note tells where the state stands, and adds it to stands.
+func (r *replay) note(at raftlog.Position) (s stand, err error) {
+	if r.stands == nil && r.applied == nil && r.until == nil {
+		return s, nil
+	}
+	if s, err = r.stand(at); r.stands != nil {
+		*r.stands = append(*r.stands, s)
+	}
+	return s, err
 }
 
 // stand tells where the state stands.

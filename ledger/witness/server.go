@@ -208,10 +208,10 @@ func (w *Witness) getCheckpoint(rw http.ResponseWriter, r *http.Request) {
 
 // parseRequest reads the body of add-checkpoint.
 func parseRequest(body []byte) (old int64, proof tlog.TreeProof, signed []byte, err error) {
-	head, signed, _ := bytes.Cut(body, []byte("\n\n"))
+	head, signed, ends := bytes.Cut(body, []byte("\n\n"))
 	lines := strings.Split(string(head), "\n")
 	size, is := strings.CutPrefix(lines[0], "old ")
-	if !is || len(lines) > 1+maxProof {
+	if !is || !ends || len(lines) > 1+maxProof {
 		return 0, nil, nil, fmt.Errorf("must begin with old SIZE, a line for each of up to %d hashes, and an empty one",
 			maxProof)
 	}

@@ -239,6 +239,7 @@ func TestWitnessRefuses(t *testing.T) {
 		{"a hash cut", with("=\n", "\n"), 400, "the hash"},
 		{"no empty line", with("\n\n", "\n"), 400, "the hash"},
 		{"an empty body", nil, 400, "must begin"},
+		{"no checkpoint", []byte("old 10\n"), 400, "must begin"},
 		{"no note", []byte("old 0\n\n" + origin + "\n"), 400, "malformed"},
 		{"no signature", with("\n\n— ", "\n— "), 400, "malformed"},
 		{"another origin", of(strings.Replace(l.text(t, 20), origin, other.Name(), 1), other), 404, "unknown"},

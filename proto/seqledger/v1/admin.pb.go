@@ -237,6 +237,98 @@ func (x *Refusal) GetMessage() string {
 	return ""
 }
 
+// ArchivePointRequest has no fields.
+type ArchivePointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchivePointRequest) Reset() {
+	*x = ArchivePointRequest{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchivePointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchivePointRequest) ProtoMessage() {}
+
+func (x *ArchivePointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchivePointRequest.ProtoReflect.Descriptor instead.
+func (*ArchivePointRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+// ArchivePointResponse says what is archived.
+type ArchivePointResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ledger index up to which everything is in the archive.
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Ledger time at that index.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchivePointResponse) Reset() {
+	*x = ArchivePointResponse{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchivePointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchivePointResponse) ProtoMessage() {}
+
+func (x *ArchivePointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchivePointResponse.ProtoReflect.Descriptor instead.
+func (*ArchivePointResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ArchivePointResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ArchivePointResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 // GetClusterRequest has no fields.
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -246,7 +338,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -258,7 +350,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -271,7 +363,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 // GetClusterResponse holds the cluster.
@@ -285,7 +377,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +389,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +402,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -343,7 +435,7 @@ type ChangeClusterRequest struct {
 
 func (x *ChangeClusterRequest) Reset() {
 	*x = ChangeClusterRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +447,7 @@ func (x *ChangeClusterRequest) String() string {
 func (*ChangeClusterRequest) ProtoMessage() {}
 
 func (x *ChangeClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +460,7 @@ func (x *ChangeClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeClusterRequest.ProtoReflect.Descriptor instead.
 func (*ChangeClusterRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ChangeClusterRequest) GetChange() isChangeClusterRequest_Change {
@@ -451,7 +543,7 @@ type ChangeClusterResponse struct {
 
 func (x *ChangeClusterResponse) Reset() {
 	*x = ChangeClusterResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +555,7 @@ func (x *ChangeClusterResponse) String() string {
 func (*ChangeClusterResponse) ProtoMessage() {}
 
 func (x *ChangeClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +568,7 @@ func (x *ChangeClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeClusterResponse.ProtoReflect.Descriptor instead.
 func (*ChangeClusterResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ChangeClusterResponse) GetCluster() *Cluster {
@@ -495,7 +587,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +599,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +612,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // GetStatusResponse holds the status.
@@ -534,7 +626,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +638,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +651,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetStatusResponse) GetStatus() *Status {
@@ -584,7 +676,7 @@ type ListClientsRequest struct {
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +688,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +701,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListClientsRequest) GetScope() *Scope {
@@ -647,7 +739,7 @@ type ListClientsResponse struct {
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +751,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +764,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListClientsResponse) GetClients() []*ClientEntry {
@@ -734,7 +826,7 @@ type UpdateConfigRequest struct {
 
 func (x *UpdateConfigRequest) Reset() {
 	*x = UpdateConfigRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +838,7 @@ func (x *UpdateConfigRequest) String() string {
 func (*UpdateConfigRequest) ProtoMessage() {}
 
 func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +851,7 @@ func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigRequest.ProtoReflect.Descriptor instead.
 func (*UpdateConfigRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UpdateConfigRequest) GetEvictionIntervalSet() isUpdateConfigRequest_EvictionIntervalSet {
@@ -922,7 +1014,7 @@ type UpdateConfigResponse struct {
 
 func (x *UpdateConfigResponse) Reset() {
 	*x = UpdateConfigResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1026,7 @@ func (x *UpdateConfigResponse) String() string {
 func (*UpdateConfigResponse) ProtoMessage() {}
 
 func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1039,7 @@ func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigResponse.ProtoReflect.Descriptor instead.
 func (*UpdateConfigResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UpdateConfigResponse) GetConfig() *Config {
@@ -966,7 +1058,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1070,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1083,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 // BackupResponse is a part of a backup.
@@ -1011,7 +1103,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1115,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1128,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -1117,7 +1209,7 @@ type BackupHeader struct {
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1221,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1234,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -1193,7 +1285,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1297,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1310,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -1253,7 +1345,11 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x05scope\x18\x05 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
 	"\tclient_id\x18\x06 \x01(\tR\bclientId\x12\x1a\n" +
 	"\bsequence\x18\a \x01(\x04R\bsequence\x12\x18\n" +
-	"\amessage\x18\b \x01(\tR\amessage\"\x13\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\x15\n" +
+	"\x13ArchivePointRequest\"\\\n" +
+	"\x14ArchivePointResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x13\n" +
 	"\x11GetClusterRequest\"E\n" +
 	"\x12GetClusterResponse\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x8a\x01\n" +
@@ -1308,12 +1404,13 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\rBackupTrailer\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\xdf\x04\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\xb6\x05\n" +
 	"\fAdminService\x12Q\n" +
 	"\tGetStatus\x12\x1e.seqledger.v1.GetStatusRequest\x1a\x1f.seqledger.v1.GetStatusResponse\"\x03\x90\x02\x01\x12W\n" +
 	"\vListClients\x12 .seqledger.v1.ListClientsRequest\x1a!.seqledger.v1.ListClientsResponse\"\x03\x90\x02\x01\x12U\n" +
 	"\fUpdateConfig\x12!.seqledger.v1.UpdateConfigRequest\x1a\".seqledger.v1.UpdateConfigResponse\x12E\n" +
-	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01\x12O\n" +
+	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01\x12U\n" +
+	"\fArchivePoint\x12!.seqledger.v1.ArchivePointRequest\x1a\".seqledger.v1.ArchivePointResponse\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.seqledger.v1.GetClusterRequest\x1a .seqledger.v1.GetClusterResponse\x12X\n" +
 	"\rChangeCluster\x12\".seqledger.v1.ChangeClusterRequest\x1a#.seqledger.v1.ChangeClusterResponse\x12Z\n" +
@@ -1331,68 +1428,73 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*ListRefusalsRequest)(nil),   // 0: seqledger.v1.ListRefusalsRequest
 	(*ListRefusalsResponse)(nil),  // 1: seqledger.v1.ListRefusalsResponse
 	(*Refusal)(nil),               // 2: seqledger.v1.Refusal
-	(*GetClusterRequest)(nil),     // 3: seqledger.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),    // 4: seqledger.v1.GetClusterResponse
-	(*ChangeClusterRequest)(nil),  // 5: seqledger.v1.ChangeClusterRequest
-	(*ChangeClusterResponse)(nil), // 6: seqledger.v1.ChangeClusterResponse
-	(*GetStatusRequest)(nil),      // 7: seqledger.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 8: seqledger.v1.GetStatusResponse
-	(*ListClientsRequest)(nil),    // 9: seqledger.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),   // 10: seqledger.v1.ListClientsResponse
-	(*UpdateConfigRequest)(nil),   // 11: seqledger.v1.UpdateConfigRequest
-	(*UpdateConfigResponse)(nil),  // 12: seqledger.v1.UpdateConfigResponse
-	(*BackupRequest)(nil),         // 13: seqledger.v1.BackupRequest
-	(*BackupResponse)(nil),        // 14: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),          // 15: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),         // 16: seqledger.v1.BackupTrailer
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(WriteErrorCode)(0),           // 18: seqledger.v1.WriteErrorCode
-	(*Scope)(nil),                 // 19: seqledger.v1.Scope
-	(*Cluster)(nil),               // 20: seqledger.v1.Cluster
-	(*Status)(nil),                // 21: seqledger.v1.Status
-	(*ClientEntry)(nil),           // 22: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*Config)(nil),                // 24: seqledger.v1.Config
+	(*ArchivePointRequest)(nil),   // 3: seqledger.v1.ArchivePointRequest
+	(*ArchivePointResponse)(nil),  // 4: seqledger.v1.ArchivePointResponse
+	(*GetClusterRequest)(nil),     // 5: seqledger.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),    // 6: seqledger.v1.GetClusterResponse
+	(*ChangeClusterRequest)(nil),  // 7: seqledger.v1.ChangeClusterRequest
+	(*ChangeClusterResponse)(nil), // 8: seqledger.v1.ChangeClusterResponse
+	(*GetStatusRequest)(nil),      // 9: seqledger.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 10: seqledger.v1.GetStatusResponse
+	(*ListClientsRequest)(nil),    // 11: seqledger.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),   // 12: seqledger.v1.ListClientsResponse
+	(*UpdateConfigRequest)(nil),   // 13: seqledger.v1.UpdateConfigRequest
+	(*UpdateConfigResponse)(nil),  // 14: seqledger.v1.UpdateConfigResponse
+	(*BackupRequest)(nil),         // 15: seqledger.v1.BackupRequest
+	(*BackupResponse)(nil),        // 16: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 17: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 18: seqledger.v1.BackupTrailer
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(WriteErrorCode)(0),           // 20: seqledger.v1.WriteErrorCode
+	(*Scope)(nil),                 // 21: seqledger.v1.Scope
+	(*Cluster)(nil),               // 22: seqledger.v1.Cluster
+	(*Status)(nil),                // 23: seqledger.v1.Status
+	(*ClientEntry)(nil),           // 24: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*Config)(nil),                // 26: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: seqledger.v1.ListRefusalsResponse.refusals:type_name -> seqledger.v1.Refusal
-	17, // 1: seqledger.v1.Refusal.time:type_name -> google.protobuf.Timestamp
-	18, // 2: seqledger.v1.Refusal.code:type_name -> seqledger.v1.WriteErrorCode
-	19, // 3: seqledger.v1.Refusal.scope:type_name -> seqledger.v1.Scope
-	20, // 4: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	20, // 5: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	21, // 6: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	19, // 7: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	22, // 8: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	23, // 9: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	23, // 10: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	24, // 11: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	15, // 12: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	16, // 13: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	7,  // 14: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	9,  // 15: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	11, // 16: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	13, // 17: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	3,  // 18: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
-	5,  // 19: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
-	0,  // 20: seqledger.v1.AdminService.ListRefusals:input_type -> seqledger.v1.ListRefusalsRequest
-	8,  // 21: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	10, // 22: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	12, // 23: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	14, // 24: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	4,  // 25: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
-	6,  // 26: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
-	1,  // 27: seqledger.v1.AdminService.ListRefusals:output_type -> seqledger.v1.ListRefusalsResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	19, // 1: seqledger.v1.Refusal.time:type_name -> google.protobuf.Timestamp
+	20, // 2: seqledger.v1.Refusal.code:type_name -> seqledger.v1.WriteErrorCode
+	21, // 3: seqledger.v1.Refusal.scope:type_name -> seqledger.v1.Scope
+	19, // 4: seqledger.v1.ArchivePointResponse.time:type_name -> google.protobuf.Timestamp
+	22, // 5: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	22, // 6: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	23, // 7: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	21, // 8: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	24, // 9: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	25, // 10: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	25, // 11: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	26, // 12: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	17, // 13: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	18, // 14: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	9,  // 15: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	11, // 16: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	13, // 17: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	15, // 18: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	3,  // 19: seqledger.v1.AdminService.ArchivePoint:input_type -> seqledger.v1.ArchivePointRequest
+	5,  // 20: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	7,  // 21: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	0,  // 22: seqledger.v1.AdminService.ListRefusals:input_type -> seqledger.v1.ListRefusalsRequest
+	10, // 23: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	12, // 24: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	14, // 25: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	16, // 26: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	4,  // 27: seqledger.v1.AdminService.ArchivePoint:output_type -> seqledger.v1.ArchivePointResponse
+	6,  // 28: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	8,  // 29: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	1,  // 30: seqledger.v1.AdminService.ListRefusals:output_type -> seqledger.v1.ListRefusalsResponse
+	23, // [23:31] is the sub-list for method output_type
+	15, // [15:23] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -1402,19 +1504,19 @@ func file_seqledger_v1_admin_proto_init() {
 	}
 	file_seqledger_v1_ledger_proto_init()
 	file_seqledger_v1_types_proto_init()
-	file_seqledger_v1_admin_proto_msgTypes[5].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[7].OneofWrappers = []any{
 		(*ChangeClusterRequest_Remove)(nil),
 		(*ChangeClusterRequest_Promote)(nil),
 		(*ChangeClusterRequest_Transfer)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[11].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[13].OneofWrappers = []any{
 		(*UpdateConfigRequest_EvictionInterval)(nil),
 		(*UpdateConfigRequest_EvictionLimit)(nil),
 		(*UpdateConfigRequest_ReceiptWindow)(nil),
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[14].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[16].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -1425,7 +1527,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

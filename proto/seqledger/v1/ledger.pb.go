@@ -2714,7 +2714,14 @@ type ArchiveStatus struct {
 	// Ledger index of the newest state in the archive that this node knows of; 0 for none.
 	StateIndex uint64 `protobuf:"varint,9,opt,name=state_index,json=stateIndex,proto3" json:"state_index,omitempty"`
 	// Ledger time at that index.
-	StateTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=state_time,json=stateTime,proto3" json:"state_time,omitempty"`
+	StateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=state_time,json=stateTime,proto3" json:"state_time,omitempty"`
+	// Ledger index up to which the leader has copied the log; 0 on other nodes.
+	LogIndex uint64 `protobuf:"varint,11,opt,name=log_index,json=logIndex,proto3" json:"log_index,omitempty"`
+	// Ledger time at that index.
+	LogTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=log_time,json=logTime,proto3" json:"log_time,omitempty"`
+	// What was acknowledged before this moment of the node's clock can be
+	// restored.
+	LogSafe       *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=log_safe,json=logSafe,proto3" json:"log_safe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2815,6 +2822,27 @@ func (x *ArchiveStatus) GetStateIndex() uint64 {
 func (x *ArchiveStatus) GetStateTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.StateTime
+	}
+	return nil
+}
+
+func (x *ArchiveStatus) GetLogIndex() uint64 {
+	if x != nil {
+		return x.LogIndex
+	}
+	return 0
+}
+
+func (x *ArchiveStatus) GetLogTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogTime
+	}
+	return nil
+}
+
+func (x *ArchiveStatus) GetLogSafe() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LogSafe
 	}
 	return nil
 }
@@ -3018,7 +3046,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\ahorizon\x18\x01 \x01(\x04R\ahorizon\x129\n" +
 	"\n" +
 	"gone_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tgoneUntil\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xf3\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xfe\x03\n" +
 	"\rArchiveStatus\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
 	"\x05files\x18\x02 \x01(\x04R\x05files\x12\x14\n" +
@@ -3033,7 +3061,10 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"stateIndex\x129\n" +
 	"\n" +
 	"state_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\tstateTime*`\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tstateTime\x12\x1b\n" +
+	"\tlog_index\x18\v \x01(\x04R\blogIndex\x125\n" +
+	"\blog_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\alogTime\x125\n" +
+	"\blog_safe\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\alogSafe*`\n" +
 	"\fBlockContent\x12\x1d\n" +
 	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
@@ -3182,35 +3213,37 @@ var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	49, // 53: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
 	49, // 54: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
 	49, // 55: seqledger.v1.ArchiveStatus.state_time:type_name -> google.protobuf.Timestamp
-	2,  // 56: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	4,  // 57: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	7,  // 58: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	11, // 59: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	9,  // 60: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	13, // 61: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	15, // 62: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	17, // 63: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	19, // 64: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	21, // 65: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	23, // 66: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	25, // 67: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	3,  // 68: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	6,  // 69: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 70: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	12, // 71: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	10, // 72: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	14, // 73: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	16, // 74: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	18, // 75: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	20, // 76: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	22, // 77: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	24, // 78: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	26, // 79: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	68, // [68:80] is the sub-list for method output_type
-	56, // [56:68] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	49, // 56: seqledger.v1.ArchiveStatus.log_time:type_name -> google.protobuf.Timestamp
+	49, // 57: seqledger.v1.ArchiveStatus.log_safe:type_name -> google.protobuf.Timestamp
+	2,  // 58: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	4,  // 59: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	7,  // 60: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	11, // 61: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	9,  // 62: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	13, // 63: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	15, // 64: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	17, // 65: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	19, // 66: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	21, // 67: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	23, // 68: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	25, // 69: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	3,  // 70: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	6,  // 71: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 72: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	12, // 73: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	10, // 74: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	14, // 75: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	16, // 76: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	18, // 77: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	20, // 78: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	22, // 79: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	24, // 80: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	26, // 81: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	70, // [70:82] is the sub-list for method output_type
+	58, // [58:70] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }

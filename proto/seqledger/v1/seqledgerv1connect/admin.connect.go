@@ -43,6 +43,9 @@ const (
 	AdminServiceUpdateConfigProcedure = "/seqledger.v1.AdminService/UpdateConfig"
 	// AdminServiceBackupProcedure is the fully-qualified name of the AdminService's Backup RPC.
 	AdminServiceBackupProcedure = "/seqledger.v1.AdminService/Backup"
+	// AdminServiceArchivePointProcedure is the fully-qualified name of the AdminService's ArchivePoint
+	// RPC.
+	AdminServiceArchivePointProcedure = "/seqledger.v1.AdminService/ArchivePoint"
 	// AdminServiceGetClusterProcedure is the fully-qualified name of the AdminService's GetCluster RPC.
 	AdminServiceGetClusterProcedure = "/seqledger.v1.AdminService/GetCluster"
 	// AdminServiceChangeClusterProcedure is the fully-qualified name of the AdminService's
@@ -66,6 +69,11 @@ type AdminServiceClient interface {
 	// chunks, one after the other, are the file that seqledger restore reads.
 	// Only one backup at a time; another is resource_exhausted.
 	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error)
+	// ArchivePoint copies everything that was acknowledged before the call to the
+	// archive, and says up to where that is, which a restore can name. It is
+	// failed_precondition without an archive, and unavailable while the archive
+	// takes nothing, or has no state yet that the log follows.
+	ArchivePoint(context.Context, *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error)
 	// GetCluster describes the nodes that keep the ledger, as the leader sees
 	// them, or as this node does while there is no leader.
 	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
@@ -115,6 +123,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("Backup")),
 			connect.WithClientOptions(opts...),
 		),
+		archivePoint: connect.NewClient[v1.ArchivePointRequest, v1.ArchivePointResponse](
+			httpClient,
+			baseURL+AdminServiceArchivePointProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ArchivePoint")),
+			connect.WithClientOptions(opts...),
+		),
 		getCluster: connect.NewClient[v1.GetClusterRequest, v1.GetClusterResponse](
 			httpClient,
 			baseURL+AdminServiceGetClusterProcedure,
@@ -143,6 +157,7 @@ type adminServiceClient struct {
 	listClients   *connect.Client[v1.ListClientsRequest, v1.ListClientsResponse]
 	updateConfig  *connect.Client[v1.UpdateConfigRequest, v1.UpdateConfigResponse]
 	backup        *connect.Client[v1.BackupRequest, v1.BackupResponse]
+	archivePoint  *connect.Client[v1.ArchivePointRequest, v1.ArchivePointResponse]
 	getCluster    *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
 	changeCluster *connect.Client[v1.ChangeClusterRequest, v1.ChangeClusterResponse]
 	listRefusals  *connect.Client[v1.ListRefusalsRequest, v1.ListRefusalsResponse]
@@ -166,6 +181,11 @@ func (c *adminServiceClient) UpdateConfig(ctx context.Context, req *connect.Requ
 // Backup calls seqledger.v1.AdminService.Backup.
 func (c *adminServiceClient) Backup(ctx context.Context, req *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error) {
 	return c.backup.CallServerStream(ctx, req)
+}
+
+// ArchivePoint calls seqledger.v1.AdminService.ArchivePoint.
+func (c *adminServiceClient) ArchivePoint(ctx context.Context, req *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error) {
+	return c.archivePoint.CallUnary(ctx, req)
 }
 
 // GetCluster calls seqledger.v1.AdminService.GetCluster.
@@ -196,6 +216,11 @@ type AdminServiceHandler interface {
 	// chunks, one after the other, are the file that seqledger restore reads.
 	// Only one backup at a time; another is resource_exhausted.
 	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error
+	// ArchivePoint copies everything that was acknowledged before the call to the
+	// archive, and says up to where that is, which a restore can name. It is
+	// failed_precondition without an archive, and unavailable while the archive
+	// takes nothing, or has no state yet that the log follows.
+	ArchivePoint(context.Context, *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error)
 	// GetCluster describes the nodes that keep the ledger, as the leader sees
 	// them, or as this node does while there is no leader.
 	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
@@ -241,6 +266,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("Backup")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceArchivePointHandler := connect.NewUnaryHandler(
+		AdminServiceArchivePointProcedure,
+		svc.ArchivePoint,
+		connect.WithSchema(adminServiceMethods.ByName("ArchivePoint")),
+		connect.WithHandlerOptions(opts...),
+	)
 	adminServiceGetClusterHandler := connect.NewUnaryHandler(
 		AdminServiceGetClusterProcedure,
 		svc.GetCluster,
@@ -270,6 +301,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceUpdateConfigHandler.ServeHTTP(w, r)
 		case AdminServiceBackupProcedure:
 			adminServiceBackupHandler.ServeHTTP(w, r)
+		case AdminServiceArchivePointProcedure:
+			adminServiceArchivePointHandler.ServeHTTP(w, r)
 		case AdminServiceGetClusterProcedure:
 			adminServiceGetClusterHandler.ServeHTTP(w, r)
 		case AdminServiceChangeClusterProcedure:
@@ -299,6 +332,10 @@ func (UnimplementedAdminServiceHandler) UpdateConfig(context.Context, *connect.R
 
 func (UnimplementedAdminServiceHandler) Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.Backup is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ArchivePoint(context.Context, *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.ArchivePoint is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error) {

@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSIkChNMaXN0UmVmdXNhbHNSZXF1ZXN0Eg0KBWFmdGVyGAEgASgEIk0KFExpc3RSZWZ1c2Fsc1Jlc3BvbnNlEicKCHJlZnVzYWxzGAEgAygLMhUuc2VxbGVkZ2VyLnYxLlJlZnVzYWwSDAoEbGFzdBgCIAEoBCLZAQoHUmVmdXNhbBIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoEY29kZRgDIAEoDjIcLnNlcWxlZGdlci52MS5Xcml0ZUVycm9yQ29kZRIOCgZtZXRob2QYBCABKAkSIgoFc2NvcGUYBSABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJY2xpZW50X2lkGAYgASgJEhAKCHNlcXVlbmNlGAcgASgEEg8KB21lc3NhZ2UYCCABKAkiEwoRR2V0Q2x1c3RlclJlcXVlc3QiPAoSR2V0Q2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciJoChRDaGFuZ2VDbHVzdGVyUmVxdWVzdBIQCgZyZW1vdmUYASABKARIABIRCgdwcm9tb3RlGAIgASgESAASEgoIdHJhbnNmZXIYAyABKARIABINCgVmb3JjZRgEIAEoCEIICgZjaGFuZ2UiPwoVQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciISChBHZXRTdGF0dXNSZXF1ZXN0IjkKEUdldFN0YXR1c1Jlc3BvbnNlEiQKBnN0YXR1cxgBIAEoCzIULnNlcWxlZGdlci52MS5TdGF0dXMiXwoSTGlzdENsaWVudHNSZXF1ZXN0EiIKBXNjb3BlGAEgASgLMhMuc2VxbGVkZ2VyLnYxLlNjb3BlEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIloKE0xpc3RDbGllbnRzUmVzcG9uc2USKgoHY2xpZW50cxgBIAMoCzIZLnNlcWxlZGdlci52MS5DbGllbnRFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4gIKE1VwZGF0ZUNvbmZpZ1JlcXVlc3QSGwoRZXZpY3Rpb25faW50ZXJ2YWwYASABKARIABItCgpjbGllbnRfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKDmV2aWN0aW9uX2xpbWl0GAMgASgESAESGAoOcmVjZWlwdF93aW5kb3cYBCABKARIAhIVCgttYXhfc3RyZWFtcxgFIAEoBEgDEjAKDXJldGFpbl9ibG9ja3MYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFgoMcmV0YWluX2J5dGVzGAcgASgESARCFwoVZXZpY3Rpb25faW50ZXJ2YWxfc2V0QhQKEmV2aWN0aW9uX2xpbWl0X3NldEIUChJyZWNlaXB0X3dpbmRvd19zZXRCEQoPbWF4X3N0cmVhbXNfc2V0QhIKEHJldGFpbl9ieXRlc19zZXQiPAoUVXBkYXRlQ29uZmlnUmVzcG9uc2USJAoGY29uZmlnGAEgASgLMhQuc2VxbGVkZ2VyLnYxLkNvbmZpZyIPCg1CYWNrdXBSZXF1ZXN0IocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0Im8KDEJhY2t1cEhlYWRlchIRCglsZWRnZXJfaWQYASABKAkSDQoFaW5kZXgYAiABKAQSDgoGZGlnZXN0GAMgASgJEhUKDXNpemVfZXN0aW1hdGUYBCABKAQSFgoOZm9ybWF0X3ZlcnNpb24YBSABKA0iMwoNQmFja3VwVHJhaWxlchISCgp0b3RhbF9zaXplGAEgASgEEg4KBnNoYTI1NhgCIAEoDDLfBAoMQWRtaW5TZXJ2aWNlElEKCUdldFN0YXR1cxIeLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXF1ZXN0Gh8uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1Jlc3BvbnNlIgOQAgESVwoLTGlzdENsaWVudHMSIC5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXF1ZXN0GiEuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVzcG9uc2UiA5ACARJVCgxVcGRhdGVDb25maWcSIS5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVxdWVzdBoiLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXNwb25zZRJFCgZCYWNrdXASGy5zZXFsZWRnZXIudjEuQmFja3VwUmVxdWVzdBocLnNlcWxlZGdlci52MS5CYWNrdXBSZXNwb25zZTABEk8KCkdldENsdXN0ZXISHy5zZXFsZWRnZXIudjEuR2V0Q2x1c3RlclJlcXVlc3QaIC5zZXFsZWRnZXIudjEuR2V0Q2x1c3RlclJlc3BvbnNlElgKDUNoYW5nZUNsdXN0ZXISIi5zZXFsZWRnZXIudjEuQ2hhbmdlQ2x1c3RlclJlcXVlc3QaIy5zZXFsZWRnZXIudjEuQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEloKDExpc3RSZWZ1c2FscxIhLnNlcWxlZGdlci52MS5MaXN0UmVmdXNhbHNSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLkxpc3RSZWZ1c2Fsc1Jlc3BvbnNlIgOQAgFCP1o9Z2l0aHViLmNvbS9zZXFsZWRnZXIvc2VxbGVkZ2VyL3Byb3RvL3NlcWxlZGdlci92MTtzZXFsZWRnZXJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSIkChNMaXN0UmVmdXNhbHNSZXF1ZXN0Eg0KBWFmdGVyGAEgASgEIk0KFExpc3RSZWZ1c2Fsc1Jlc3BvbnNlEicKCHJlZnVzYWxzGAEgAygLMhUuc2VxbGVkZ2VyLnYxLlJlZnVzYWwSDAoEbGFzdBgCIAEoBCLZAQoHUmVmdXNhbBIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoEY29kZRgDIAEoDjIcLnNlcWxlZGdlci52MS5Xcml0ZUVycm9yQ29kZRIOCgZtZXRob2QYBCABKAkSIgoFc2NvcGUYBSABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJY2xpZW50X2lkGAYgASgJEhAKCHNlcXVlbmNlGAcgASgEEg8KB21lc3NhZ2UYCCABKAkiFQoTQXJjaGl2ZVBvaW50UmVxdWVzdCJPChRBcmNoaXZlUG9pbnRSZXNwb25zZRINCgVpbmRleBgBIAEoBBIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyImgKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAEg0KBWZvcmNlGAQgASgIQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIg8KDUJhY2t1cFJlcXVlc3QihwEKDkJhY2t1cFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNlcWxlZGdlci52MS5CYWNrdXBIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zZXFsZWRnZXIudjEuQmFja3VwVHJhaWxlckgAQgYKBHBhcnQibwoMQmFja3VwSGVhZGVyEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBIOCgZkaWdlc3QYAyABKAkSFQoNc2l6ZV9lc3RpbWF0ZRgEIAEoBBIWCg5mb3JtYXRfdmVyc2lvbhgFIAEoDSIzCg1CYWNrdXBUcmFpbGVyEhIKCnRvdGFsX3NpemUYASABKAQSDgoGc2hhMjU2GAIgASgMMrYFCgxBZG1pblNlcnZpY2USUQoJR2V0U3RhdHVzEh4uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1JlcXVlc3QaHy5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVzcG9uc2UiA5ACARJXCgtMaXN0Q2xpZW50cxIgLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1JlcXVlc3QaIS5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXNwb25zZSIDkAIBElUKDFVwZGF0ZUNvbmZpZxIhLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1Jlc3BvbnNlEkUKBkJhY2t1cBIbLnNlcWxlZGdlci52MS5CYWNrdXBSZXF1ZXN0Ghwuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlc3BvbnNlMAESVQoMQXJjaGl2ZVBvaW50EiEuc2VxbGVkZ2VyLnYxLkFyY2hpdmVQb2ludFJlcXVlc3QaIi5zZXFsZWRnZXIudjEuQXJjaGl2ZVBvaW50UmVzcG9uc2USTwoKR2V0Q2x1c3RlchIfLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVxdWVzdBogLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVzcG9uc2USWAoNQ2hhbmdlQ2x1c3RlchIiLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVxdWVzdBojLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVzcG9uc2USWgoMTGlzdFJlZnVzYWxzEiEuc2VxbGVkZ2VyLnYxLkxpc3RSZWZ1c2Fsc1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuTGlzdFJlZnVzYWxzUmVzcG9uc2UiA5ACAUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_seqledger_v1_ledger, file_seqledger_v1_types]);
 
 /**
  * ListRefusalsRequest asks for the newest refusals.
@@ -142,6 +142,49 @@ export const RefusalSchema: GenMessage<Refusal> = /*@__PURE__*/
   messageDesc(file_seqledger_v1_admin, 2);
 
 /**
+ * ArchivePointRequest has no fields.
+ *
+ * @generated from message seqledger.v1.ArchivePointRequest
+ */
+export type ArchivePointRequest = Message<"seqledger.v1.ArchivePointRequest"> & {
+};
+
+/**
+ * Describes the message seqledger.v1.ArchivePointRequest.
+ * Use `create(ArchivePointRequestSchema)` to create a new message.
+ */
+export const ArchivePointRequestSchema: GenMessage<ArchivePointRequest> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 3);
+
+/**
+ * ArchivePointResponse says what is archived.
+ *
+ * @generated from message seqledger.v1.ArchivePointResponse
+ */
+export type ArchivePointResponse = Message<"seqledger.v1.ArchivePointResponse"> & {
+  /**
+   * Ledger index up to which everything is in the archive.
+   *
+   * @generated from field: uint64 index = 1;
+   */
+  index: bigint;
+
+  /**
+   * Ledger time at that index.
+   *
+   * @generated from field: google.protobuf.Timestamp time = 2;
+   */
+  time?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message seqledger.v1.ArchivePointResponse.
+ * Use `create(ArchivePointResponseSchema)` to create a new message.
+ */
+export const ArchivePointResponseSchema: GenMessage<ArchivePointResponse> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 4);
+
+/**
  * GetClusterRequest has no fields.
  *
  * @generated from message seqledger.v1.GetClusterRequest
@@ -154,7 +197,7 @@ export type GetClusterRequest = Message<"seqledger.v1.GetClusterRequest"> & {
  * Use `create(GetClusterRequestSchema)` to create a new message.
  */
 export const GetClusterRequestSchema: GenMessage<GetClusterRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 3);
+  messageDesc(file_seqledger_v1_admin, 5);
 
 /**
  * GetClusterResponse holds the cluster.
@@ -175,7 +218,7 @@ export type GetClusterResponse = Message<"seqledger.v1.GetClusterResponse"> & {
  * Use `create(GetClusterResponseSchema)` to create a new message.
  */
 export const GetClusterResponseSchema: GenMessage<GetClusterResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 4);
+  messageDesc(file_seqledger_v1_admin, 6);
 
 /**
  * ChangeClusterRequest names one change. Its nodes have the ids of
@@ -234,7 +277,7 @@ export type ChangeClusterRequest = Message<"seqledger.v1.ChangeClusterRequest"> 
  * Use `create(ChangeClusterRequestSchema)` to create a new message.
  */
 export const ChangeClusterRequestSchema: GenMessage<ChangeClusterRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 5);
+  messageDesc(file_seqledger_v1_admin, 7);
 
 /**
  * ChangeClusterResponse holds the cluster as it is now.
@@ -255,7 +298,7 @@ export type ChangeClusterResponse = Message<"seqledger.v1.ChangeClusterResponse"
  * Use `create(ChangeClusterResponseSchema)` to create a new message.
  */
 export const ChangeClusterResponseSchema: GenMessage<ChangeClusterResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 6);
+  messageDesc(file_seqledger_v1_admin, 8);
 
 /**
  * GetStatusRequest has no fields.
@@ -270,7 +313,7 @@ export type GetStatusRequest = Message<"seqledger.v1.GetStatusRequest"> & {
  * Use `create(GetStatusRequestSchema)` to create a new message.
  */
 export const GetStatusRequestSchema: GenMessage<GetStatusRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 7);
+  messageDesc(file_seqledger_v1_admin, 9);
 
 /**
  * GetStatusResponse holds the status.
@@ -291,7 +334,7 @@ export type GetStatusResponse = Message<"seqledger.v1.GetStatusResponse"> & {
  * Use `create(GetStatusResponseSchema)` to create a new message.
  */
 export const GetStatusResponseSchema: GenMessage<GetStatusResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 8);
+  messageDesc(file_seqledger_v1_admin, 10);
 
 /**
  * ListClientsRequest asks for a page of streams.
@@ -326,7 +369,7 @@ export type ListClientsRequest = Message<"seqledger.v1.ListClientsRequest"> & {
  * Use `create(ListClientsRequestSchema)` to create a new message.
  */
 export const ListClientsRequestSchema: GenMessage<ListClientsRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 9);
+  messageDesc(file_seqledger_v1_admin, 11);
 
 /**
  * ListClientsResponse is a page of streams.
@@ -355,7 +398,7 @@ export type ListClientsResponse = Message<"seqledger.v1.ListClientsResponse"> & 
  * Use `create(ListClientsResponseSchema)` to create a new message.
  */
 export const ListClientsResponseSchema: GenMessage<ListClientsResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 10);
+  messageDesc(file_seqledger_v1_admin, 12);
 
 /**
  * UpdateConfigRequest changes the fields that are set and leaves the others.
@@ -460,7 +503,7 @@ export type UpdateConfigRequest = Message<"seqledger.v1.UpdateConfigRequest"> & 
  * Use `create(UpdateConfigRequestSchema)` to create a new message.
  */
 export const UpdateConfigRequestSchema: GenMessage<UpdateConfigRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 11);
+  messageDesc(file_seqledger_v1_admin, 13);
 
 /**
  * UpdateConfigResponse holds the configuration as it is now.
@@ -481,7 +524,7 @@ export type UpdateConfigResponse = Message<"seqledger.v1.UpdateConfigResponse"> 
  * Use `create(UpdateConfigResponseSchema)` to create a new message.
  */
 export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 12);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupRequest asks for a backup.
@@ -496,7 +539,7 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  * Use `create(BackupRequestSchema)` to create a new message.
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 13);
+  messageDesc(file_seqledger_v1_admin, 15);
 
 /**
  * BackupResponse is a part of a backup.
@@ -541,7 +584,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 14);
+  messageDesc(file_seqledger_v1_admin, 16);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -590,7 +633,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 15);
+  messageDesc(file_seqledger_v1_admin, 17);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -618,7 +661,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 16);
+  messageDesc(file_seqledger_v1_admin, 18);
 
 /**
  * AdminService is for those who run a ledger.
@@ -668,6 +711,19 @@ export const AdminService: GenService<{
     methodKind: "server_streaming";
     input: typeof BackupRequestSchema;
     output: typeof BackupResponseSchema;
+  },
+  /**
+   * ArchivePoint copies everything that was acknowledged before the call to the
+   * archive, and says up to where that is, which a restore can name. It is
+   * failed_precondition without an archive, and unavailable while the archive
+   * takes nothing, or has no state yet that the log follows.
+   *
+   * @generated from rpc seqledger.v1.AdminService.ArchivePoint
+   */
+  archivePoint: {
+    methodKind: "unary";
+    input: typeof ArchivePointRequestSchema;
+    output: typeof ArchivePointResponseSchema;
   },
   /**
    * GetCluster describes the nodes that keep the ledger, as the leader sees
