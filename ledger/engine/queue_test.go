@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -146,79 +144,6 @@ func TestSmallWritesPassLargeOnes(t *testing.T) {
 			take(name, "small")
 		}
 	}
-}
-
-// However the queue is cut into entries, each command is taken once, a scope's and an actor's
-// commands stay in their order, and a change of the configuration stays where it is.
-func TestTakeKeepsOrder(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		type place struct {
-			s    *Submission
-			from int
-		}
-		e := New(1<<40, MaxEntryCommands)
-		var all []*Submission
-		var taken []place
-		sizes := rapid.SampledFrom([]int{10, 200, 3_000, largeCommand - 4, largeCommand, 300 << 10, 2 << 20})
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			if rapid.Bool().Draw(t, "take") {
-				limit := rapid.IntRange(1, 9).Draw(t, "limit")
-				spans, commands, size := cut(e, limit)
-				if commands > limit || size > MaxEntryBytes && commands > 1 {
-					t.Fatalf("an entry has %d commands of %d bytes", commands, size)
-				}
-				for _, p := range spans {
-					for i := p.From; i < p.To; i++ {
-						taken = append(taken, place{p.Submission, i})
-					}
-				}
-				continue
-			}
-			name := rapid.SampledFrom([]string{"a", "b", "c"})
-			s := queued(from(name.Draw(t, "actor"), name.Draw(t, "organization")),
-				rapid.SliceOfN(sizes, 1, 5).Draw(t, "sizes")...)
-			if kind := rapid.IntRange(0, 9).Draw(t, "kind"); kind == 0 {
-				s = queued(Origin{}, 10)
-				s.Exclusive = true
-			} else if kind == 1 {
-				s.origin = Origin{}
-			}
-			all = append(all, s)
-			e.Submit(s, false)
-		}
-		for e.Submissions() > 0 {
-			spans, _, _ := cut(e, 7)
-			for _, p := range spans {
-				for i := p.From; i < p.To; i++ {
-					taken = append(taken, place{p.Submission, i})
-				}
-			}
-		}
-		at := map[place]int{}
-		for i, p := range taken {
-			if _, again := at[p]; again {
-				t.Fatal("a command was taken twice")
-			}
-			at[p] = i
-		}
-		for i, s := range all {
-			for j := range s.Commands {
-				if _, ok := at[place{s, j}]; !ok {
-					t.Fatal("a command was not taken")
-				}
-				if j > 0 && at[place{s, j}] < at[place{s, j - 1}] {
-					t.Fatal("a submission's commands were turned round")
-				}
-			}
-			for _, later := range all[i+1:] {
-				fixed := s.origin == (Origin{}) || later.origin == (Origin{}) || s.origin.ordered(later.origin)
-				if fixed && at[place{later, 0}] < at[place{s, len(s.Commands) - 1}] {
-					t.Fatalf("%+v passed %+v", later.origin, s.origin)
-				}
-			}
-		}
-	})
 }
 
 // some is a submission of that many commands, with frames of that many bytes together.
