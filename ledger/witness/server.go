@@ -134,7 +134,7 @@ func (w *Witness) cosign(body []byte) (status int, answer string) {
 	origin, _, _ := bytes.Cut(signed, []byte("\n"))
 	log := w.logs[originHash(string(origin))]
 	if log == nil {
-		return http.StatusNotFound, fmt.Sprintf("the log %q is unknown to this witness", origin)
+		return http.StatusNotFound, fmt.Sprintf("the log %.200q is unknown to this witness", origin)
 	}
 	n, err := open(signed, log.keys)
 	_, isUnsigned := errors.AsType[*note.UnverifiedNoteError](err)
@@ -157,13 +157,14 @@ func (w *Witness) cosign(body []byte) (status int, answer string) {
 	if old != log.N {
 		return http.StatusConflict, fmt.Sprint(log.N)
 	}
+	n.UnverifiedSigs = nil // anybody can add them
 	if err := log.check(c, proof); err != nil {
-		w.logger.Warn("the log has signed what is not consistent with what was cosigned before, or its proof is wrong",
-			"origin", c.Origin, "cosigned", string(log.signed), "refused", string(signed), "error", err)
+		refused, _ := note.Sign(n) // it was read
+		w.logger.Warn("the log has signed what is not consistent with what was cosigned before, or the proof is wrong",
+			"origin", c.Origin, "cosigned", string(log.signed), "refused", string(refused), "error", err)
 		return http.StatusUnprocessableEntity, err.Error()
 	}
-	// Signatures that were not verified are left out.
-	cosigned, err := note.Sign(&note.Note{Text: n.Text, Sigs: n.Sigs}, w.key)
+	cosigned, err := note.Sign(n, w.key)
 	if err == nil {
 		err = w.write(log.path, stateOf(cosigned))
 	}
