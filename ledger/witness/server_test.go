@@ -261,6 +261,13 @@ func TestWitnessRefuses(t *testing.T) {
 	}
 	b.mustHave(t, l.text(t, 10))
 	check.Equal(t, first(b.add(t, l, 10, 20)), http.StatusOK)
+	// A log that has become smaller is told to whoever runs the witness.
+	b.said.Reset()
+	check.Equal(t, first(b.add(t, l, 0, 10)), http.StatusConflict)
+	check.Contains(t, b.said.String(), "the tree is smaller")
+	b.said.Reset()
+	check.Equal(t, first(b.add(t, l, 10, 30)), http.StatusConflict)
+	check.Equal(t, b.said.String(), "")
 	// What the log has signed twice is told, and nothing that others have added to it.
 	b.said.Reset()
 	body := witness.FormatRequest(20, nil, signed(t, fork.text(t, 20), b.log))
