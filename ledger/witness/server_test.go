@@ -16,12 +16,11 @@ import (
 	"sync"
 	"testing"
 
+	formats "github.com/transparency-dev/formats/note"
 	"github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
-
-	formats "github.com/transparency-dev/formats/note"
 
 	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/internal/testkit/check"
