@@ -154,14 +154,22 @@ func (w *Witness) cosign(body []byte) (status int, answer string) {
 	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	if old != log.N {
-		return http.StatusConflict, fmt.Sprint(log.N)
-	}
 	n.UnverifiedSigs = nil // anybody can add them
-	if err := log.check(c, proof); err != nil {
+	switch {
+	case c.N < log.N:
+		err = errors.New("the tree is smaller: the log was cut, or this is what it signed before")
+	case old == log.N:
+		err = log.check(c, proof)
+	}
+	if err != nil {
 		refused, _ := note.Sign(n) // it was read
-		w.logger.Warn("the log has signed what is not consistent with what was cosigned before, or the proof is wrong",
+		w.logger.Warn("a checkpoint is not consistent with the one that was cosigned last, or the proof is wrong",
 			"origin", c.Origin, "cosigned", string(log.signed), "refused", string(refused), "error", err)
+	}
+	switch {
+	case old != log.N:
+		return http.StatusConflict, fmt.Sprint(log.N)
+	case err != nil:
 		return http.StatusUnprocessableEntity, err.Error()
 	}
 	cosigned, err := note.Sign(n, w.key)

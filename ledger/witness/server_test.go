@@ -3,7 +3,6 @@ package witness_test
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,12 +16,11 @@ import (
 	"sync"
 	"testing"
 
+	formats "github.com/transparency-dev/formats/note"
 	"github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
-
-	formats "github.com/transparency-dev/formats/note"
 
 	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -261,6 +259,13 @@ func TestWitnessRefuses(t *testing.T) {
 	}
 	b.mustHave(t, l.text(t, 10))
 	check.Equal(t, first(b.add(t, l, 10, 20)), http.StatusOK)
+	// A log that has become smaller is told to whoever runs the witness.
+	b.said.Reset()
+	check.Equal(t, first(b.add(t, l, 0, 10)), http.StatusConflict)
+	check.Contains(t, b.said.String(), "the tree is smaller")
+	b.said.Reset()
+	check.Equal(t, first(b.add(t, l, 10, 30)), http.StatusConflict)
+	check.Equal(t, b.said.Len(), 0)
 	// What the log has signed twice is told, and nothing that others have added to it.
 	b.said.Reset()
 	body := witness.FormatRequest(20, nil, signed(t, fork.text(t, 20), b.log))
@@ -420,6 +425,10 @@ func TestWitnessState(t *testing.T) {
 func TestProofsOfOthers(t *testing.T) {
 	t.Parallel()
 	l, fork := newTree(t, 70, 70, ""), newTree(t, 70, 11, "fork ")
+	root := func(l *tree, size int64) []byte {
+		hash := must.Get(tlog.TreeHash(size, l))(t)
+		return hash[:]
+	}
 	for old := int64(1); old < 70; old += 5 {
 		for size := old; size < 70; size += 9 {
 			for _, to := range []*tree{l, fork} {
@@ -430,17 +439,12 @@ func TestProofsOfOthers(t *testing.T) {
 					hashes = append(hashes, h[:])
 				}
 				theirs := proof.VerifyConsistency(rfc6962.DefaultHasher, uint64(old), uint64(size), hashes,
-					rootOf(t, l, old), rootOf(t, to, size))
+					root(l, old), root(to, size))
 				status, answer := b.add(t, to, old, size)
 				check.Equal(t, status == http.StatusOK, theirs == nil, "%d to %d: %s: %v", old, size, answer)
 			}
 		}
 	}
-}
-
-func rootOf(t *testing.T, l *tree, size int64) []byte {
-	t.Helper()
-	return must.Get(base64.StdEncoding.DecodeString(strings.Split(l.text(t, size), "\n")[2]))(t)
 }
 
 // No body is cosigned that the log has not signed, and what is read of one is what is written.
