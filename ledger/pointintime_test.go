@@ -231,6 +231,23 @@ func mustNotice(t *testing.T, target archive.Target, id machine.LedgerID, last m
 	}
 }
 
+// TestLogThatIsLostBeforeAState: where the log from one state to the next is lost no moment between them is restored as
+// if nothing had been written there.
+func TestLogThatIsLostBeforeAState(t *testing.T) {
+	t.Parallel()
+	target, id, _ := archivedHistory(t)
+	objects := must.Get(filepath.Glob(filepath.Join(target.(interface{ Path() string }).Path(), "*", "log", "*", "*")))(t)
+	for _, path := range objects {
+		must.Do(t, os.Remove(path))
+	}
+	states := must.Get(archive.States(t.Context(), target, id))(t)
+	from := must.Get(verify.FromArchive(t.Context(), target, id, verify.Until{Time: states[1].Time.Add(-1)}))(t)
+	report := must.Get(verify.State(t.Context(), from[0], verify.Options{}))(t)
+	if err := report.Problem(""); err == nil {
+		t.Errorf("it is restored up to %d, the next state is up to %d, and nothing is said", report.Index, states[1].Index)
+	}
+}
+
 // TestLogGap: a log that is dropped before a target takes it leaves a gap, which the next state closes. Writes go on.
 func TestLogGap(t *testing.T) {
 	t.Parallel()
