@@ -248,6 +248,35 @@ func TestLogThatIsLostBeforeAState(t *testing.T) {
 	}
 }
 
+// TestCopyWithTheArchiveOfItsOriginal: an old copy of a data directory is not told that its writes are archived because
+// those of the original are.
+func TestCopyWithTheArchiveOfItsOriginal(t *testing.T) {
+	t.Parallel()
+	o := ledger.Impatient(ledger.Options{Dir: t.TempDir(), Archive: archive.Directory(t.TempDir())})
+	l := open(t, o)
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	closeLedger(t, l)
+	older := filepath.Join(t.TempDir(), "copy")
+	must.Do(t, os.CopyFS(older, os.DirFS(o.Dir)))
+	l = open(t, o)
+	ledger.ArchiveNow(t.Context(), l)
+	for i := range uint64(20) {
+		mustWrite(t, l, appendWrite("c", 2+i, []byte("original")), machine.Committed)
+	}
+	archivePoint(t, l)
+	closeLedger(t, l)
+	o.Dir = older
+	l = open(t, o)
+	ledger.ArchiveNow(t.Context(), l)
+	mustWrite(t, l, appendWrite("c", 2, []byte("copy")), machine.Committed)
+	_, _, err := l.ArchivePoint(t.Context())
+	check.Is(t, err, ledger.ErrNotArchived, "the archive has the log of another history")
+	if s := l.Stats().Archive; !strings.Contains(s.Problem, "another history") {
+		t.Errorf("the status says %q", s.Problem)
+	}
+	closeLedger(t, l)
+}
+
 // TestLogGap: a log that is dropped before a target takes it leaves a gap, which the next state closes. Writes go on.
 func TestLogGap(t *testing.T) {
 	t.Parallel()
