@@ -108,12 +108,12 @@ func (s *logShipper) tell() {
 	s.moved = make(chan struct{})
 }
 
-// shipLast copies the rest of the log before a stop, unless the archive fails already.
+// shipLast copies the rest of the log before a stop, unless another node leads by now or the archive fails already.
 func (l *Ledger) shipLast() {
 	l.archiver.mu.Lock()
 	failing := l.archiver.log.problem != ""
 	l.archiver.mu.Unlock()
-	if failing || l.archiver.mark.Load() == nil || l.options.ArchiveInterval < 0 {
+	if failing || l.cluster.Term() == 0 || l.archiver.mark.Load() == nil || l.options.ArchiveInterval < 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(l.stopping, l.options.archivePatience)

@@ -277,6 +277,29 @@ func TestCopyWithTheArchiveOfItsOriginal(t *testing.T) {
 	closeLedger(t, l)
 }
 
+// TestHandOverWaitsForNoArchive: a leader that stops hands the leadership over, and asks an archive that hangs for
+// nothing before, because it takes no writes any more.
+func TestHandOverWaitsForNoArchive(t *testing.T) {
+	t.Parallel()
+	target := &logTarget{Target: archive.Directory(t.TempDir())}
+	nodes := startClusterWith(t, 3, func(dir string) ledger.Options {
+		return ledger.Patient(ledger.Options{Dir: dir, Archive: target})
+	})
+	leader := awaitLeader(t, nodes...)
+	ledger.ArchiveNow(t.Context(), leader.Ledger)
+	archivePoint(t, leader.Ledger)
+	target.set(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	must.Do(t, onLeader(t, nodes, func(n *clusterNode) error {
+		leader = n
+		_, err := n.Write(t.Context(), appendWrite("c", 1, []byte("a")))
+		return err
+	}))
+	closed := make(chan error, 1)
+	go func() { closed <- leader.Close() }()
+	awaitLeader(t, slices.DeleteFunc(nodes, func(n *clusterNode) bool { return n == leader })...)
+	must.Do(t, <-closed)
+}
+
 // TestLogGap: a log that is dropped before a target takes it leaves a gap, which the next state closes. Writes go on.
 func TestLogGap(t *testing.T) {
 	t.Parallel()
