@@ -50,7 +50,7 @@ type logShipper struct {
 	look atomic.Bool // the log is to be truncated
 	seen atomic.Uint64
 
-	held int // how many truncations in a row had to keep everything; guarded by upkeep.jobs
+	due []uint64 // up to where the log was to be truncated the last times; guarded by upkeep.jobs
 }
 
 // noteState notes that there is a state with the log up to an index.
@@ -268,11 +268,11 @@ func (l *Ledger) noteLog(index uint64, at, safe time.Time) {
 	l.archiver.stats.LogIndex, l.archiver.stats.LogTime, l.archiver.stats.LogSafe = index, at, safe
 }
 
-// logHold is how many truncations in a row may keep all of the log for the archive.
+// logHold is how many truncations the log is kept for the archive.
 const logHold = 16
 
 // keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than
-// the archive is known to have it.
+// the archive is known to have it, but for what it takes too slowly or not at all.
 func (l *Ledger) keepLog(upTo uint64) uint64 {
 	if l.options.Archive == nil || l.options.ArchiveInterval < 0 {
 		return upTo
@@ -284,14 +284,10 @@ func (l *Ledger) keepLog(upTo uint64) uint64 {
 		s.look.Store(true)
 		signal(s.wake)
 	}
-	truncated := l.log.Truncated()
-	if keep > truncated {
-		s.held = 0
-	} else if s.held++; s.held > logHold {
-		s.held = 0
-		return upTo
+	if s.due = append(s.due, upTo); len(s.due) > logHold {
+		keep, s.due = max(keep, s.due[0]), s.due[1:]
 	}
-	return max(min(keep, upTo), truncated)
+	return max(min(keep, upTo), l.log.Truncated())
 }
 
 // ArchivePoint copies the log up to everything that was acknowledged before the call, and returns the ledger index and
