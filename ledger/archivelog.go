@@ -274,7 +274,7 @@ const logHold = 16
 // keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than
 // the archive is known to have it, but for what it takes too slowly or not at all.
 func (l *Ledger) keepLog(upTo uint64) uint64 {
-	if l.options.Archive == nil || l.options.ArchiveInterval < 0 {
+	if l.options.Archive == nil && !l.archiver.unnamed || l.options.ArchiveInterval < 0 {
 		return upTo
 	}
 	s := &l.archiver.log

@@ -248,6 +248,34 @@ func TestLogThatIsLostBeforeAState(t *testing.T) {
 	}
 }
 
+// TestForgottenArchive: a start that does not name the archive keeps the log for it, as it keeps the block files.
+func TestForgottenArchive(t *testing.T) {
+	t.Parallel()
+	o := ledger.Options{
+		Dir: t.TempDir(), Archive: archive.Directory(t.TempDir()), LogBytes: 1 << 20, CheckpointBytes: 64 << 10,
+	}
+	target := o.Archive
+	l := open(t, o)
+	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
+	ledger.ArchiveNow(t.Context(), l)
+	archivePoint(t, l)
+	closeLedger(t, l)
+	o.Archive = nil
+	l = open(t, o)
+	mustWrite(t, l, appendWrite("c", 2, []byte("a")), machine.Committed)
+	want := momentOf(t, l)
+	fill(t, l, 1, 20) // several truncations
+	closeLedger(t, l)
+	o.Archive = target
+	l = open(t, o)
+	archivePoint(t, l)
+	id := l.Head().Ledger
+	closeLedger(t, l)
+	if got := restored(t, target, id, verify.Until{Index: want.index}); got.digest != want.digest {
+		t.Errorf("restored %+v, and it was %+v", got, want)
+	}
+}
+
 // TestCopyWithTheArchiveOfItsOriginal: an old copy of a data directory is not told that its writes are archived because
 // those of the original are.
 func TestCopyWithTheArchiveOfItsOriginal(t *testing.T) {
