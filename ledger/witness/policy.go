@@ -151,8 +151,9 @@ type Cosigner struct {
 // Satisfied returns what a signed checkpoint says and the witnesses that have cosigned it, in the order of the policy.
 // It fails unless a log of that origin and the witnesses of the quorum have signed.
 func (p *Policy) Satisfied(signed []byte) (c Checkpoint, by []Cosigner, err error) {
-	logs := p.logs(signed)
-	n, err := open(signed, append(slices.Clone(logs), p.Witnesses...))
+	origin, _, _ := bytes.Cut(signed, []byte("\n"))
+	logs := slices.DeleteFunc(slices.Clone(p.Logs), func(l Party) bool { return l.Name != string(origin) })
+	n, err := open(signed, append(logs, p.Witnesses...))
 	if err == nil {
 		c, err = ParseCheckpoint(n.Text)
 	}
@@ -185,12 +186,6 @@ func (p *Policy) Satisfied(signed []byte) (c Checkpoint, by []Cosigner, err erro
 			len(p.Witnesses))
 	}
 	return c, by, err
-}
-
-// logs returns the logs whose origin a signed checkpoint has.
-func (p *Policy) logs(signed []byte) []Party {
-	origin, _, _ := bytes.Cut(signed, []byte("\n"))
-	return slices.DeleteFunc(slices.Clone(p.Logs), func(l Party) bool { return l.Name != string(origin) })
 }
 
 // open is note.Open with the keys of some parties.

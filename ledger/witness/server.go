@@ -134,7 +134,7 @@ func (w *Witness) cosign(body []byte) (status int, answer string) {
 	origin, _, _ := bytes.Cut(signed, []byte("\n"))
 	log := w.logs[originHash(string(origin))]
 	if log == nil {
-		return http.StatusNotFound, fmt.Sprintf("the log %q is unknown to this witness", origin)
+		return http.StatusNotFound, fmt.Sprintf("the log %.200q is unknown to this witness", origin)
 	}
 	n, err := open(signed, log.keys)
 	_, isUnsigned := errors.AsType[*note.UnverifiedNoteError](err)
@@ -154,16 +154,25 @@ func (w *Witness) cosign(body []byte) (status int, answer string) {
 	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	if old != log.N {
-		return http.StatusConflict, fmt.Sprint(log.N)
+	n.UnverifiedSigs = nil // anybody can add them
+	switch {
+	case c.N < log.N:
+		err = errors.New("the tree is smaller: the log was cut, or this is what it signed before")
+	case old == log.N:
+		err = log.check(c, proof)
 	}
-	if err := log.check(c, proof); err != nil {
-		w.logger.Warn("the log has signed what is not consistent with what was cosigned before, or its proof is wrong",
-			"origin", c.Origin, "cosigned", string(log.signed), "refused", string(signed), "error", err)
+	if err != nil {
+		refused, _ := note.Sign(n) // it was read
+		w.logger.Warn("a checkpoint is not consistent with the one that was cosigned last, or the proof is wrong",
+			"origin", c.Origin, "cosigned", string(log.signed), "refused", string(refused), "error", err)
+	}
+	switch {
+	case old != log.N:
+		return http.StatusConflict, fmt.Sprint(log.N)
+	case err != nil:
 		return http.StatusUnprocessableEntity, err.Error()
 	}
-	// Signatures that were not verified are left out.
-	cosigned, err := note.Sign(&note.Note{Text: n.Text, Sigs: n.Sigs}, w.key)
+	cosigned, err := note.Sign(n, w.key)
 	if err == nil {
 		err = w.write(log.path, stateOf(cosigned))
 	}
