@@ -190,6 +190,13 @@ func (c *Client) GetTransaction(
 	return answer, nil
 }
 
+// GetReceipt returns a receipt of a transaction that verifies offline: a file of the format c2sp.org/tlog-proof, as
+// seqledger receipt verify takes it. It waits for the next checkpoint of the ledger, some ten seconds.
+func (c *Client) GetReceipt(ctx context.Context, request *seqledgerv1.GetReceiptRequest) ([]byte, error) {
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetReceipt, request, nil)
+	return response.GetReceipt(), err
+}
+
 // GetBlock reads one block; an absent one is [failure.ErrNotFound]. The block is whole, whatever its
 // size: a large one is read in parts and joined. BLOCK_CONTENT_PARTS and request.start are
 // therefore ignored, and next in the block is unset. Parts that do not belong together are an

@@ -219,7 +219,7 @@ func (l *Ledger) setHorizon(h machine.Horizon) {
 
 // removable returns the block files before the horizon that the archive has, once they are worth it.
 func (l *Ledger) removable() []blockfile.SealedFile {
-	files := l.store.Droppable(l.source.Horizon.Load().Index())
+	files := l.receipts.inTree(l.store.Droppable(l.source.Horizon.Load().Index()), l.options.Receipts != nil)
 	if !l.worthIt(files) { // asking the archive may take long
 		return nil
 	}

@@ -35,7 +35,7 @@ const shortSegmentsEnv = "SEQLEDGER_TEST_SHORT_SEGMENTS"
 // children are what the test binary is in a process of its own, on the directory that a variable names.
 var children = map[string]func(dir string) error{
 	killChildEnv: killChild, retainChildEnv: retainChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
-	archiveChildEnv: archiveChild, dropChildEnv: dropChild,
+	archiveChildEnv: archiveChild, dropChildEnv: dropChild, receiptChildEnv: receiptChild,
 }
 
 func TestMain(m *testing.M) {

@@ -49,6 +49,7 @@ type Ledger struct {
 	keyedCounters keyedCounters
 	seeding       seeding
 	archiver      archiver
+	receipts      receipts
 	probes        probes
 	singles       sync.Pool // of submissions; see single
 
@@ -197,6 +198,7 @@ func newLedger(o Options) *Ledger {
 	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
 	l.Reader = read.New(&l.source)
 	l.cluster = cluster.New(l.clusterHost())
+	l.receipts.changed = make(chan struct{})
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
@@ -287,6 +289,9 @@ func (l *Ledger) startLoops() {
 		l.loops.Go(l.countLoop)
 	}
 	l.loops.Go(l.historyLoop)
+	if l.options.Receipts != nil {
+		l.loops.Go(l.receiptLoop)
+	}
 	if l.options.Archive != nil && l.options.ArchiveInterval >= 0 {
 		l.loops.Go(l.shipLoop)
 	}

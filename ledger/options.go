@@ -63,6 +63,9 @@ type Options struct {
 	// EndArchive gives up the archive that the ledger had, for this start and later ones: retention then removes
 	// files that are in no archive. Archive must be nil.
 	EndArchive bool
+	// Receipts makes the ledger a transparency log, with receipts that verify offline. Nil: it is none. Every node that
+	// may lead needs the same ones.
+	Receipts *ReceiptOptions
 	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
 	// a node with others is refused.
 	Cluster *cluster.Options
@@ -109,6 +112,9 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.ArchiveWindow), int64(7*24*time.Hour))
 	orDefault(&o.statePart, 16<<20)
 	orDefault((*int64)(&o.shipInterval), int64(10*time.Second))
+	if o.Receipts != nil && (o.Receipts.Origin == "" || len(o.Receipts.Keys) == 0) {
+		return errors.New("ledger: Options.Receipts needs an origin and a key")
+	}
 	if o.Archive != nil && o.EndArchive {
 		return errors.New("ledger: Options: Archive and EndArchive exclude each other")
 	}

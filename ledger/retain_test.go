@@ -15,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
+	"github.com/seqledger/seqledger/ledger/witness"
 )
 
 // retainingLedger is a ledger that keeps ten seconds, with a pass after each command, and a clock that a test
@@ -364,5 +365,26 @@ func TestDigestsWhileHistoryIsDropped(t *testing.T) {
 	}
 	if before, known := digests[report.Index]; known && before != report.Digest {
 		t.Errorf("verify says %v at index %d, and the ledger said %v", report.Digest, report.Index, before)
+	}
+}
+
+// What is not in the tree of receipts yet stays, until it is.
+func TestTreeComesBeforeRemoval(t *testing.T) {
+	t.Parallel()
+	key := must.Get(witness.NewKey(witness.LogKey, "log.example"))(t)
+	o := &ReceiptOptions{Keys: []*witness.Key{key}, Origin: "log.example", Interval: time.Hour}
+	l := openRetaining(t, t.TempDir(), func(options *Options) { options.Receipts = o })
+	l.fill(3 << 20)
+	must.Do(t, l.flush())
+	if files := l.store.Droppable(l.source.Horizon.Load().Index()); len(files) == 0 {
+		t.Fatal("no file lies before the horizon")
+	}
+	check.Equal(t, len(l.removable()), 0, "%d files may be removed that are not in the tree")
+	var b *treeBuilder
+	err := l.extendTree(&b)
+	l.noteReceipts(b, err)
+	must.Do(t, err)
+	if len(l.removable()) == 0 {
+		t.Error("what is in the tree may not be removed")
 	}
 }

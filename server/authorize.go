@@ -50,6 +50,7 @@ var permissions = map[string]permission{
 	seqledgerv1connect.LedgerServiceListEntitiesProcedure:      readScope,
 	seqledgerv1connect.LedgerServiceListRelationshipsProcedure: readScope,
 	seqledgerv1connect.LedgerServiceGetTransactionProcedure:    readTransaction, // getTransaction
+	seqledgerv1connect.LedgerServiceGetReceiptProcedure:        readTransaction, // getReceipt
 	seqledgerv1connect.LedgerServiceGetBlockProcedure:          readScope,
 	seqledgerv1connect.LedgerServiceListBlocksProcedure:        readScope,
 	seqledgerv1connect.LedgerServiceWatchProcedure:             readScope,

@@ -153,6 +153,7 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 		"ListRelationships": call(t, l.ListRelationships, &seqledgerv1.ListRelationshipsRequest{Scope: scope()}),
 		"GetTransaction": call(t, l.GetTransaction,
 			&seqledgerv1.GetTransactionRequest{TxId: txID, IncludeProof: true}),
+		"GetReceipt":   call(t, l.GetReceipt, &seqledgerv1.GetReceiptRequest{TxId: txID}),
 		"GetBlock":     call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
 		"ListBlocks":   call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
 		"GetStatus":    call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
@@ -169,7 +170,7 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 // TestWhoMayCallWhat is the whole table, over the wire.
 func TestWhoMayCallWhat(t *testing.T) {
 	t.Parallel()
-	const read = "GetEntity ListEntities ListRelationships GetTransaction GetBlock ListBlocks GetStatus "
+	const read = "GetEntity ListEntities ListRelationships GetTransaction GetReceipt GetBlock ListBlocks GetStatus "
 	const write = "Write OpenSession GetClientState "
 	const admin = "ListClients ListRefusals UpdateConfig GetCluster ChangeCluster "
 	allowed := map[string]string{
@@ -193,7 +194,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 					continue
 				case id == "":
 					want = connect.CodeUnauthenticated
-				case name == "GetTransaction":
+				case name == "GetTransaction", name == "GetReceipt":
 					want = connect.CodeNotFound
 				default:
 					want = connect.CodePermissionDenied

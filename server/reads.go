@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/wire"
+	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -279,14 +280,13 @@ func (s *Server) getTransaction(
 	if m.FirstOperation > 0 && !m.Parts {
 		return nil, &machine.FieldError{Field: "first_operation", Problem: "needs parts"}
 	}
-	began := time.Now()
-	x, err := s.transaction(ctx, id)
-	if errors.Is(err, machine.ErrNotFound) {
-		callOf(ctx).endWork() // the wait is no work
-		awaitStep(ctx, began)
-	}
+	var x machine.Transaction
+	err = s.lookUp(ctx, id, func(b machine.Blocks) (err error) {
+		x, err = b.Transaction(id)
+		return err
+	})
 	if err != nil {
-		return nil, notFound(err, "transaction %s", id)
+		return nil, err
 	}
 	answer := new(seqledgerv1.GetTransactionResponse)
 	limit := wire.MaxPageBytes
@@ -331,12 +331,49 @@ func awaitStep(ctx context.Context, began time.Time) {
 	}
 }
 
-// transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the scope first, which reads
+// receiptPatience bounds the wait for a checkpoint: the time between two of them, and that of witnesses.
+const receiptPatience = 30 * time.Second
+
+// getReceipt returns a receipt that verifies offline.
+func (s *Server) getReceipt(
+	ctx context.Context, m *seqledgerv1.GetReceiptRequest,
+) (*seqledgerv1.GetReceiptResponse, error) {
+	id, err := machine.ParseTxID(m.TxId)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lookUp(ctx, id, func(machine.Blocks) error { return nil }); err != nil {
+		return nil, err
+	}
+	callOf(ctx).endWork() // nearly all of the rest is a wait
+	ctx, cancel := context.WithTimeoutCause(ctx, receiptPatience, errNoCheckpoint)
+	defer cancel()
+	receipt, err := s.options.Ledger.OfflineReceipt(ctx, id)
+	if err == nil && s.caller(ctx).Read(receipt.Header.Scope) != nil { // since the wait began
+		err = machine.ErrNotFound
+	}
+	switch {
+	case errors.Is(err, ledger.ErrNoReceipts):
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, errNoCheckpoint), errors.Is(err, ledger.ErrReceiptsFail):
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	case err != nil:
+		return nil, notFound(err, "transaction %s", id)
+	}
+	return &seqledgerv1.GetReceiptResponse{Receipt: receipt.Append(nil)}, nil
+}
+
+var errNoCheckpoint = errors.New("no checkpoint that has the transaction was signed in time; the node may lead no " +
+	"longer: ask again")
+
+// lookUp reads something of a transaction that the caller may read. It looks up the scope first, which reads
 // as much for a transaction that does not exist. With awaitStep neither the answer nor its time reveals the contents of
 // other scopes.
-func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
-	if err := s.options.Ledger.Fresh(ctx); err != nil {
-		return x, err
+func (s *Server) lookUp(ctx context.Context, id machine.TxID, read func(machine.Blocks) error) error {
+	began := time.Now()
+	err := s.options.Ledger.Fresh(ctx)
+	if err != nil {
+		return err
 	}
 	var scope machine.Scope
 	err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) (err error) {
@@ -346,12 +383,12 @@ func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Tr
 	if err == nil && s.caller(ctx).Read(scope) != nil {
 		err = machine.ErrNotFound
 	}
-	if err != nil {
-		return x, err
+	if err == nil {
+		err = s.options.Ledger.Blocks(ctx, read)
 	}
-	err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) (err error) {
-		x, err = b.Transaction(id)
-		return err
-	})
-	return x, err
+	if errors.Is(err, machine.ErrNotFound) {
+		callOf(ctx).endWork() // the wait is no work
+		awaitStep(ctx, began)
+	}
+	return notFound(err, "transaction %s", id)
 }

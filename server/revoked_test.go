@@ -125,6 +125,7 @@ func waitingCalls() map[string]proto.Message {
 		"LedgerService/ListEntities":      &seqledgerv1.ListEntitiesRequest{Scope: scope},
 		"LedgerService/ListRelationships": &seqledgerv1.ListRelationshipsRequest{Scope: scope},
 		"LedgerService/GetTransaction":    &seqledgerv1.GetTransactionRequest{TxId: machine.NewTxID(1, 1).String()},
+		"LedgerService/GetReceipt":        &seqledgerv1.GetReceiptRequest{TxId: machine.NewTxID(1, 1).String()},
 		"LedgerService/GetBlock":          &seqledgerv1.GetBlockRequest{Scope: scope, Height: 1},
 		"LedgerService/ListBlocks":        &seqledgerv1.ListBlocksRequest{Scope: scope},
 		"LedgerService/Watch":             &seqledgerv1.WatchRequest{Scope: scope, FromHeight: 1},

@@ -39,6 +39,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceListEntitiesProcedure, reading, s.listEntities)
 	unary(s, mux, seqledgerv1connect.LedgerServiceListRelationshipsProcedure, reading, s.listRelationships)
 	unary(s, mux, seqledgerv1connect.LedgerServiceGetTransactionProcedure, reading, s.getTransaction)
+	unary(s, mux, seqledgerv1connect.LedgerServiceGetReceiptProcedure, reading, s.getReceipt)
 	unary(s, mux, seqledgerv1connect.LedgerServiceGetBlockProcedure, reading, s.getBlock)
 	unary(s, mux, seqledgerv1connect.LedgerServiceListBlocksProcedure, reading, s.listBlocks)
 	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
@@ -111,8 +112,10 @@ const (
 	readingByPost = connect.IdempotencyIdempotent
 )
 
-// byLeaderClock lists the reads whose results depend on the time, so that two nodes would answer by two clocks.
-var byLeaderClock = map[string]bool{
+// leaderReads lists the reads whose results depend on the time, so that two nodes would answer by two clocks, and those
+// of what the leader alone makes.
+var leaderReads = map[string]bool{
+	seqledgerv1connect.LedgerServiceGetReceiptProcedure:       true,
 	seqledgerv1connect.IdempotencyServiceGetRecordProcedure:   true,
 	seqledgerv1connect.IdempotencyServiceListRecordsProcedure: true,
 }
@@ -192,7 +195,7 @@ func isAboutKeys(procedure string) bool {
 
 // leaderOnly reports whether only the leader can answer a unary procedure.
 func leaderOnly(procedure string, level connect.IdempotencyLevel) bool {
-	return level == writing || byLeaderClock[procedure]
+	return level == writing || leaderReads[procedure]
 }
 
 // answerUnary authorizes and answers a request.

@@ -22,7 +22,7 @@ import (
 var ErrInvalid = errors.New("the proof does not hold")
 
 // VerifyTransaction checks that a transaction, with all its fields, is in the block of the
-// header. It hashes the canonical encoding (ledger/FORMAT.md) and follows the proof to the
+// header. It hashes its leaf (ledger/FORMAT.md) and follows the proof to the
 // header's tx_root, as in RFC 6962. GetTransaction with include_proof returns transaction,
 // header and proof. Any error is an [ErrInvalid] that names the field that does not match.
 //
@@ -52,7 +52,7 @@ func VerifyTransaction(
 			return fmt.Errorf("%w: proof.path[%d] has %d bytes, not %d", ErrInvalid, i, len(hash), sha256.Size)
 		}
 	}
-	leaf, err := message.CanonicalTransaction(transaction)
+	leaf, err := message.CanonicalLeaf(transaction)
 	if err != nil {
 		return fmt.Errorf("%w: transaction: %w", ErrInvalid, err)
 	}
@@ -98,7 +98,7 @@ func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader,
 // VerifyReceipt checks the proof of a receipt that was asked for with include_proof, as [VerifyTransaction] does, and
 // that the receipt agrees with the transaction. A receipt alone does not have all the hashed fields: get the
 // transaction by the receipt's tx_id. The caller must compare the transaction's operations, client_id and
-// idempotency_key with those it sent. No proof covers results and replayed.
+// idempotency_key with those it sent. No proof covers replayed.
 func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transaction) error {
 	for _, field := range []struct {
 		name string
@@ -118,7 +118,27 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 			return fmt.Errorf("%w: the receipt's %s does not match the transaction", ErrInvalid, field.name)
 		}
 	}
+	if len(receipt.GetResults()) != len(transaction.GetOperations()) {
+		return fmt.Errorf("%w: the receipt has %d results for %d operations", ErrInvalid, len(receipt.GetResults()),
+			len(transaction.GetOperations()))
+	}
+	for i, result := range receipt.GetResults() {
+		want, changed := transaction.GetIndex(), transaction.GetChanged()
+		if len(changed) > 0 && (i/8 >= len(changed) || changed[i/8]>>(i%8)&1 == 0) {
+			want = 0
+		}
+		if result.GetVersion() != want {
+			return fmt.Errorf("%w: the receipt's results[%d] does not match the transaction", ErrInvalid, i)
+		}
+	}
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())
+}
+
+// PayloadHash computes the hash of a write's operations that a receipt of it shows, which verifies offline.
+func PayloadHash(operations []*seqledgerv1.Operation) ([]byte, error) {
+	encoded, err := message.CanonicalOperations(operations)
+	hash := sha256.Sum256(encoded)
+	return hash[:], err
 }
 
 // BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals Block.hash, and previous_hash

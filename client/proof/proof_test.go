@@ -51,6 +51,7 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 		Session:            300, Sequence: 5, IdempotencyKey: "deadbeef-0000-0000-0000-000000000001",
 		RequestHash: hex.EncodeToString(golden(t, "request_hash")), Actor: "user:42",
 		CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000}, Index: 1<<40 + 7, BlockHeight: 1_000,
+		Encoding: 1, Changed: []byte{0x55},
 		Operations: []*seqledgerv1.Operation{
 			set(&seqledgerv1.SetEntity{
 				Key: "k", Value: []byte("v"),
@@ -91,9 +92,9 @@ func goldenHeader(t *testing.T) *seqledgerv1.BlockHeader {
 func TestProofOfTheGoldenTransaction(t *testing.T) {
 	t.Parallel()
 	transaction, header := goldenTransaction(t), goldenHeader(t)
-	encoded, err := message.CanonicalTransaction(transaction)
-	if err != nil || !bytes.Equal(encoded, golden(t, "transaction")) {
-		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "transaction"))
+	encoded, err := message.CanonicalLeaf(transaction)
+	if err != nil || !bytes.Equal(encoded, golden(t, "leaf")) {
+		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "leaf"))
 	}
 	hash, err := proof.BlockHash(header)
 	if err != nil || !bytes.Equal(hash, golden(t, "block_header_hash")) {
@@ -151,8 +152,9 @@ func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction,
 			transaction.Operations = []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_ExpireEntity{
 				ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"},
 			}}, remove("k", nil)}
+			transaction.Changed = []byte{1}
 		}
-		encoded := must.Get(message.CanonicalTransaction(transaction))(t)
+		encoded := must.Get(message.CanonicalLeaf(transaction))(t)
 		leaf := sha256.Sum256(append([]byte{0}, encoded...))
 		leaves = append(leaves, leaf[:])
 		if i == position {
@@ -323,6 +325,12 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 			CommittedAt: transaction.GetCommittedAt(),
 			Actor:       transaction.GetActor(),
 			RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
+		}
+		for i := range transaction.GetOperations() { // as changed says
+			receipt.Results = append(receipt.Results, &seqledgerv1.OperationResult{})
+			if i%2 == 0 {
+				receipt.Results[i].Version = transaction.GetIndex()
+			}
 		}
 		must.Do(t, proof.VerifyReceipt(receipt, transaction))
 		wantEveryChangeNoticed(t, transaction, 25, func(m *seqledgerv1.Transaction) error {

@@ -32,6 +32,7 @@ type commandLine struct {
 	Get     getCommand         `cmd:"" help:"Read one entity."`
 	List    listCommand        `cmd:"" help:"List entities, relationships, blocks or clients."`
 	Tx      txCommand          `cmd:"" help:"Read one transaction."`
+	Receipt receiptCommand     `cmd:"" help:"Receipts that verify offline."`
 	Block   blockCommand       `cmd:"" help:"Read one block."`
 	Watch   watchCommand       `cmd:"" help:"Follow the blocks of a scope."`
 	State   stateCommand       `cmd:"" help:"Show the state of a client's stream."`

@@ -42,6 +42,7 @@ type serveCommand struct {
 	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`
 	peerFlags       `embed:""`
+	receiptFlags    `embed:""`
 }
 
 func (*serveCommand) Help() string {
@@ -155,12 +156,16 @@ func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.L
 	if err != nil {
 		return nil, fmt.Errorf("--archive: %w", err)
 	}
+	receipts, err := c.receiptFlags.options()
+	if err != nil {
+		return nil, err
+	}
 	return ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: machine.DefaultConfig(), Logger: e.log,
 		CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock, ScrubBytes: c.ScrubBytes,
 		ArchiveInterval: orNegative(c.ArchiveInterval), ArchiveWindow: orNegative(c.ArchiveWindow),
 		ArchiveRate: c.BackupRate,
-		Archive:     target, EndArchive: c.Archive == noArchive, Cluster: cluster,
+		Archive:     target, EndArchive: c.Archive == noArchive, Cluster: cluster, Receipts: receipts,
 	})
 }
 
@@ -202,6 +207,9 @@ func (c *serveCommand) check() error {
 		return usage("--archive: %s is not a directory", c.Archive)
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")
+	}
+	if _, err := c.receiptFlags.options(); err != nil {
+		return err
 	}
 	return checkLoopback("--debug-listen", c.DebugListen)
 }

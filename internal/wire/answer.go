@@ -91,14 +91,19 @@ func RenderBlock(h *machine.BlockHeader) *seqledgerv1.Block {
 	return &seqledgerv1.Block{Header: RenderHeader(h), Hash: hash[:]}
 }
 
-// renderTransaction renders a transaction without its operations: see Part.
-func renderTransaction(t *machine.Transaction) *seqledgerv1.Transaction {
-	return &seqledgerv1.Transaction{
+// RenderTransaction renders a transaction without its operations: see Part.
+func RenderTransaction(t *machine.Transaction) *seqledgerv1.Transaction {
+	x := &seqledgerv1.Transaction{
 		TxId: t.ID().String(), Scope: RenderScope(t.Scope), ClientId: t.ClientID, StreamCreatedIndex: t.CreatedIndex,
 		Session: t.Session, Sequence: t.Sequence, IdempotencyKey: renderKey(t.Key),
 		RequestHash: renderHash(t.RequestHash), Actor: t.Actor, CommittedAt: Timestamp(t.CommittedAt), Index: t.Index,
-		BlockHeight: t.BlockHeight, BlockPosition: t.Position,
+		BlockHeight: t.BlockHeight, BlockPosition: t.Position, Encoding: 1, Changed: t.Changed(),
 	}
+	if k := t.Keyed; k != nil {
+		x.Encoding = 2
+		x.Keyed = &seqledgerv1.KeyedIdentity{Namespace: k.Namespace, Principal: k.Principal, KeyHash: k.Key[:]}
+	}
+	return x
 }
 
 // renderOperation renders an operation as it was asked for.
@@ -187,7 +192,7 @@ func (p *Part) Add(t *machine.Transaction, first int) (more bool) {
 		p.Behind = true
 		return false
 	}
-	x := renderTransaction(t)
+	x := RenderTransaction(t)
 	x.FirstOperation = uint32(first)
 	size := p.size + proto.Size(x) + FieldBytes
 	for i := first; i < len(t.Operations); i++ {

@@ -56,6 +56,11 @@ func drawTransaction(t *rapid.T) *machine.Transaction {
 			op.Key = key("key")
 		}
 		x.Operations = append(x.Operations, op)
+		x.Versions = append(x.Versions, rapid.SampledFrom([]uint64{0, x.Index}).Draw(t, "version"))
+	}
+	if rapid.Bool().Draw(t, "is keyed") {
+		x.Keyed = &machine.KeyedID{Scope: x.Scope, Namespace: "n", Principal: rapid.String().Draw(t, "principal")}
+		copy(x.Keyed.Key[:], some.Draw(t, "key hash"))
 	}
 	return x
 }
@@ -67,11 +72,11 @@ func TestALeafIsTheSameOnBothSides(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := drawTransaction(t)
 		part := NewPart(math.MaxInt)
-		want := x.Encode()
+		want := x.Leaf()
 		if !part.Add(x, 0) || len(part.Transactions) != 1 {
 			t.Fatal("it is not a part by itself:", part)
 		}
-		if got, err := message.CanonicalTransaction(part.Transactions[0]); err != nil || !bytes.Equal(got, want) {
+		if got, err := message.CanonicalLeaf(part.Transactions[0]); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%v: the client hashes %x, the ledger %x", err, got, want)
 		}
 		header := machine.BlockHeader{

@@ -340,6 +340,7 @@ var allRequests = []proto.Message{
 	(*seqledgerv1.GetEntityRequest)(nil), (*seqledgerv1.ListEntitiesRequest)(nil),
 	(*seqledgerv1.ListRelationshipsRequest)(nil),
 	(*seqledgerv1.GetTransactionRequest)(nil), (*seqledgerv1.GetBlockRequest)(nil),
+	(*seqledgerv1.GetReceiptRequest)(nil),
 	(*seqledgerv1.ListBlocksRequest)(nil),
 	(*seqledgerv1.WatchRequest)(nil), (*seqledgerv1.GetStatusRequest)(nil), (*seqledgerv1.ListClientsRequest)(nil),
 	(*seqledgerv1.UpdateConfigRequest)(nil), (*seqledgerv1.BackupRequest)(nil),

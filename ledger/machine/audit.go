@@ -73,6 +73,7 @@ type auditor struct {
 	progress func(AuditSummary)
 	sum      AuditSummary
 
+	leaves        uint64                  // of the ledger's tree so far; 0: not known
 	chains        map[string]chain        // by scope key
 	streams       map[uint64]streamLife   // by creation index
 	entities      map[string]entityDigest // by key in TableEntities
@@ -162,6 +163,7 @@ func (a *auditor) blocks() error {
 			begun = true
 			a.begin(opened.first - 1)
 		}
+		a.leaves = a.nextLeaf(previous, opened.first)
 		var txs []pendingAudit
 		err = opened.visitBlocks(func(p place, b *blockRecord) bool {
 			txs = append(txs, a.block(p, b)...)
@@ -178,7 +180,20 @@ func (a *auditor) blocks() error {
 	if !begun && a.head.retention.horizon > 0 {
 		a.begin(a.head.retention.horizon - 1)
 	}
+	if leaves := a.nextLeaf(previous, a.head.index); leaves != 0 && leaves != a.head.leaves {
+		a.problem("head of the state", "it counts %d leaves in the ledger's tree, not %d", a.head.leaves, leaves)
+	}
 	return err
+}
+
+// nextLeaf returns the leaf index of the next block after one at a ledger index, 0 if it is not known.
+func (a *auditor) nextLeaf(after, upTo uint64) uint64 {
+	for _, e := range a.head.epochs {
+		if max(after, a.sum.Dropped) < e.start && e.start <= upTo {
+			return 1
+		}
+	}
+	return a.leaves
 }
 
 // pendingAudit is a transaction of one record, which are judged in the order
@@ -214,6 +229,10 @@ func (a *auditor) block(p place, b *blockRecord) (txs []pendingAudit) {
 		c.time, c.last = b.header.CommittedAt, p.record
 		a.chains[string(scopeKey)] = c
 	}
+	if a.leaves != 0 && b.leaf != a.leaves {
+		a.problem(where, "it is leaf %d of the ledger's tree, not %d", b.leaf, a.leaves)
+	}
+	a.leaves = b.leaf + 1
 	leaves, err := b.leaves()
 	if err != nil {
 		a.problem(where, "%v", err)

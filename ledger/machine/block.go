@@ -35,6 +35,16 @@ func (h *BlockHeader) append(dst []byte) []byte {
 	return appendTime(dst, h.CommittedAt)
 }
 
+// Encode returns the canonical encoding.
+func (h *BlockHeader) Encode() []byte { return h.append(nil) }
+
+// DecodeHeader reads what [BlockHeader.Encode] returns.
+func DecodeHeader(b []byte) (BlockHeader, error) {
+	d := decoder{rest: b}
+	h := d.header()
+	return h, d.done("block header")
+}
+
 func (d *decoder) header() BlockHeader {
 	d.version(headerVersion)
 	h := BlockHeader{Scope: Scope{string(d.bytes()), string(d.bytes())}, Height: d.uvarint()}
@@ -66,11 +76,12 @@ type pendingTx struct {
 	offset int // in the body
 }
 
-// addTransaction appends the transaction in m.transaction, which begins with the prefix of a leaf so that it is hashed
-// in place. The body copies it. head is the number of bytes before its operations, including their count.
+// addTransaction appends the transaction in m.transaction, which the body copies. head is the number of bytes before
+// its operations, including their count.
 func (m *Machine) addTransaction(b *blockBuilder, index uint64, head int, changed []byte) (Hash, uint32) {
-	leaf := Hash(sha256.Sum256(m.transaction))
-	t := storedTransaction{encoded: m.transaction[1:], head: head, changed: changed, position: uint32(len(b.leaves))}
+	t := storedTransaction{encoded: m.transaction, head: head, changed: changed, position: uint32(len(b.leaves))}
+	m.leaf = t.appendLeaf(append(m.leaf[:0], leafPrefix))
+	leaf := Hash(sha256.Sum256(m.leaf))
 	m.pending = append(m.pending, pendingTx{index, b, len(b.body)})
 	before := len(b.body)
 	b.body = appendStored(b.body, t)
@@ -192,7 +203,8 @@ func (m *Machine) appendRecord() {
 	for _, b := range m.blocks {
 		header, hash := m.sealHeader(b)
 		b.blockOffset = len(record)
-		record = appendBlock(record, header, first, b.chain.links(), b.body)
+		record = appendBlock(record, header, m.head.leaves, first, b.chain.links(), b.body)
+		m.head.leaves++
 		b.bodyOffset = len(record) - len(b.body)
 		b.chain.add(hash, place{last, uint32(b.blockOffset)})
 	}

@@ -160,7 +160,7 @@ func TestRequestHashCoversOperationsAlone(t *testing.T) {
 	check.Equal(t, f.commit(b).Receipt.RequestHash, a, "the request hash depends on more than the operations: %v")
 }
 
-// Encode is the leaf: what is read back encodes to the same bytes.
+// What is read back encodes to the same bytes.
 func TestTransactionRoundTrip(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
@@ -177,7 +177,7 @@ func TestTransactionRoundTrip(t *testing.T) {
 		t.Errorf("the operations are %x, want %x", got, want)
 	}
 	block, err := f.view().Block(testScope, x.BlockHeight)
-	if err != nil || block.Header.TxRoot != LeafHash(x.Encode()) {
+	if err != nil || block.Header.TxRoot != LeafHash(x.Leaf()) {
 		t.Errorf("the root of a block of one is %s, %v, want the leaf hash", block.Header.TxRoot, err)
 	}
 }

@@ -52,7 +52,7 @@ func TestDigestCoversCommandsAndOutcomes(t *testing.T) {
 	w := AppendWrite(nil, appendWrite("c", 1, 1, "x"))
 	f.one(w)
 	x := must.Get(f.view().Transaction(f.view().TxIDAt(2)))(t)
-	check("a commit", byte(1), uint64(2), f.now, byte(Committed), 2, 0, LeafHash(x.Encode()), w)
+	check("a commit", byte(1), uint64(2), f.now, byte(Committed), 2, 0, LeafHash(x.Leaf()), w)
 	f.now += 7
 	f.one(w)
 	check("a replay", byte(1), uint64(3), f.now, byte(Replayed), 2, 0, w)
@@ -85,7 +85,7 @@ func TestDigestCoversEvictions(t *testing.T) {
 	want := expectDigest(digest, byte(1), uint64(4), f.now, byte(Committed), 0, 0, command)
 	want = expectDigest(want, byte(2), uint64(4), f.now, name("a"), int(a))
 	want = expectDigest(want, byte(2), uint64(4), f.now, name("b"), int(b))
-	want = expectDigest(want, byte(3), uint64(5), f.now, LeafHash(x.Encode()))
+	want = expectDigest(want, byte(3), uint64(5), f.now, LeafHash(x.Leaf()))
 	if got := f.view().Digest(); got != want {
 		t.Errorf("after the round the digest is %s, want %s: a and b in the order of their keys, then the gc",
 			got, want)

@@ -455,8 +455,8 @@ func (m *Machine) expireInScope(tx Tx, scopeKey []byte, entries []expiryEntry) e
 	}
 	operations := appendOperations(nil, t.Operations)
 	t.RequestHash = hashOperations(operations)
-	m.transaction = t.append(append(m.transaction[:0], leafPrefix), operations)
-	head := len(m.transaction) - 1 - len(operations) + uvarintLength(len(t.Operations))
+	m.transaction = t.append(m.transaction[:0], operations)
+	head := len(m.transaction) - len(operations) + uvarintLength(len(t.Operations))
 	leaf, _ := m.addTransaction(b, t.Index, head, nil)
 	m.digestEvent(digestTagExpiry, leaf[:])
 	return m.closeLongBlocks(tx)

@@ -134,3 +134,17 @@ func (m *Memory) Difference(o *Memory) (table Table, key string, differ bool) {
 	}
 	return 0, "", false
 }
+
+// ClearLeaves sets the number of leaves in the head to 0: how many blocks there are depends on how the log is cut.
+func (m *Memory) ClearLeaves() error {
+	b, err := m.Get(TableMeta, headKey)
+	if err != nil {
+		return err
+	}
+	h, err := decodeHead(b)
+	if err != nil {
+		return err
+	}
+	h.leaves = 0
+	return m.Put(TableMeta, headKey, h.append(nil))
+}

@@ -227,7 +227,7 @@ func walk(record []byte) (found []walkedTransaction, canonical []byte) {
 		if inner.done("block") != nil {
 			return nil, nil
 		}
-		canonical = appendBlock(canonical, b.header.append(nil), first, b.places(), body)
+		canonical = appendBlock(canonical, b.header.append(nil), b.leaf, first, b.places(), body)
 	}
 	slices.SortStableFunc(found, func(a, b walkedTransaction) int { return cmp.Compare(a.index, b.index) })
 	rows, next := uint32(0), first

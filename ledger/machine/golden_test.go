@@ -79,7 +79,7 @@ func goldenTransaction() Transaction {
 	return Transaction{
 		LedgerID: testLedger, Index: 1<<40 + 7, CommittedAt: testStart, Scope: w.Scope, ClientID: w.ClientID,
 		CreatedIndex: 299, Session: w.Session, Sequence: w.Sequence, Key: w.Key, RequestHash: hash, Actor: w.Actor,
-		Operations: w.Operations,
+		Operations: w.Operations, Versions: []uint64{1<<40 + 7, 0, 1<<40 + 7, 0, 1<<40 + 7, 0, 1<<40 + 7},
 	}
 }
 
@@ -91,6 +91,7 @@ func goldenHead() head {
 		sincePass: 999, backlog: true, added: indexGrowth{300, 600}, longestPause: 90 * second,
 		retention: retention{horizon: 1 << 40, dropped: mark{1<<40 - 1, testStart - 9, 300}, bytes: 1 << 33,
 			marked: mark{time: testStart - 8, bytes: 70_000}},
+		leaves: 300, origin: Hash{0xcc, 31: 0xdd},
 		epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
 	}
 }
@@ -108,13 +109,13 @@ func TestGoldenFormat(t *testing.T) {
 	}
 	x := goldenTransaction()
 	header := BlockHeader{
-		Scope: w.Scope, Height: 1_000, PreviousHash: Hash{1, 31: 2}, TxRoot: LeafHash(x.Encode()), TxCount: 1,
+		Scope: w.Scope, Height: 1_000, PreviousHash: Hash{1, 31: 2}, TxRoot: LeafHash(x.Leaf()), TxCount: 1,
 		CommittedAt: testStart,
 	}
 	headerHash := header.Hash()
 	links := []place{{299, 10}, {200, 11}, {100, 12}, {7, 128}}
 	chain := chainHead{height: 6, hash: headerHash, places: []place{{1<<40 + 7, 300}, {1<<40 + 7, 300}, {299, 11}}}
-	leaf := LeafHash(x.Encode())
+	leaf := LeafHash(x.Leaf())
 	node := hashNode(&leaf, &headerHash)
 	s := stream{
 		created: 299, session: 300, last: 5, lastSeen: testStart, indexed: testStart - 1,
@@ -172,9 +173,10 @@ func TestGoldenFormat(t *testing.T) {
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
 		"transaction":        x.Encode(),
+		"leaf":               x.Leaf(),
 		"transaction_hash":   leaf[:],
 		"transaction_stored": appendStored(nil, stored),
-		"block":              appendBlock(nil, header.append(nil), 300, links, appendStored(nil, stored)),
+		"block":              appendBlock(nil, header.append(nil), 300, 300, links, appendStored(nil, stored)),
 		"record_chain":       chain.append(nil),
 		"merkle_node":        node[:],
 		"block_header":       header.append(nil),

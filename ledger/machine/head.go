@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 
@@ -32,6 +33,11 @@ type head struct {
 
 	retention retention
 
+	// The tree over the blocks of a ledger id: how many leaves it has, and the first of them, which says what the
+	// ledger was restored from.
+	leaves uint64
+	origin Hash
+
 	epochs []epoch // ascending; the last is the current one
 }
 
@@ -42,6 +48,12 @@ type epoch struct {
 	// timeBefore is where ledger time stood when the epoch set it back, else 0.
 	// What had expired by then stays expired.
 	timeBefore int64
+}
+
+// beginTree begins the tree of a ledger id, whose first leaf has the history that it goes on from: zeros for none.
+func (h *head) beginTree(parent LedgerID, index uint64) {
+	b := appendIndexKey(appendIndexKey([]byte{originPrefix}, uint64(parent)), index)
+	h.leaves, h.origin = 1, sha256.Sum256(append(b, h.digest[:]...))
 }
 
 func (h *head) created() bool { return len(h.epochs) > 0 }
@@ -132,6 +144,7 @@ func (h *head) append(dst []byte) []byte {
 	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
 	dst = binary.AppendUvarint(dst, h.pendingKeys)
 	dst = h.retention.append(dst)
+	dst = append(binary.AppendUvarint(dst, h.leaves), h.origin[:]...)
 	dst = binary.AppendUvarint(dst, uint64(len(h.epochs)))
 	for _, e := range h.epochs {
 		dst = binary.AppendUvarint(dst, e.start)
@@ -158,6 +171,7 @@ func decodeHead(b []byte) (head, error) {
 	h.longestPause = int64(d.uvarint())
 	h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
 	h.retention.decode(&d)
+	h.leaves, h.origin = d.uvarint(), d.hash()
 	n := d.uvarint()
 	for range n {
 		e := epoch{start: d.uvarint(), id: LedgerID(d.uint64()), timeBefore: d.time()}

@@ -304,7 +304,7 @@ func TestKeyedWrites(t *testing.T) {
 	apply(write(1, set("job", "another")), IdempotencyKeyReused)
 	x, err := f.view().Transaction(f.view().TxIDAt(first.Index))
 	if err != nil || x.Keyed == nil || *x.Keyed != job.ID || x.ClientID != "web" || x.Sequence != 0 ||
-		LeafHash(x.Encode()) == (Hash{}) {
+		LeafHash(x.Leaf()) == (Hash{}) {
 		t.Errorf("the transaction is %+v, %v", x, err)
 	}
 	apply(write(2, provided(set("job", "x"), Condition{Kind: ConditionNotExists})), KeyExists)

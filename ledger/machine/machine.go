@@ -68,7 +68,8 @@ type Machine struct {
 	principalLength int
 	key             []byte
 	scratch         []byte
-	transaction     []byte // after the prefix of a leaf
+	transaction     []byte
+	leaf            []byte // of it, after its prefix
 	digestInput     []byte
 	record          []byte
 	changed         []byte
@@ -181,7 +182,7 @@ const maxBuffer = 1 << 20
 
 // trim drops large buffers and references to the previous entry.
 func (m *Machine) trim() {
-	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record, &m.changedKeys} {
+	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.leaf, &m.digestInput, &m.record, &m.changedKeys} {
 		if cap(*buffer) > maxBuffer {
 			*buffer = nil
 		}
@@ -301,6 +302,7 @@ func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, out *Outc
 	}
 	m.head.seed = seed
 	m.head.epochs = []epoch{{start: m.head.index, id: id}}
+	m.head.beginTree(0, 0)
 	m.head.retention.marked.time = m.head.time
 	m.setConfig(config, out)
 	return nil
@@ -326,6 +328,7 @@ func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) 
 	if err := m.closeBlocks(tx); err != nil {
 		return err
 	}
+	m.head.beginTree(m.head.ledgerID(), m.head.index-1)
 	m.head.index = epochStart(m.head.index, id)
 	begun := epoch{start: m.head.index, id: id}
 	if unixNanos != 0 {

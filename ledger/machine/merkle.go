@@ -3,11 +3,12 @@ package machine
 import "crypto/sha256"
 
 // RFC 6962 hashing. The prefixes differ so that a leaf never passes for a node, nor a
-// block header for either.
+// block header or the origin of a ledger for either.
 const (
 	leafPrefix   = 0
 	nodePrefix   = 1
 	headerPrefix = 2
+	originPrefix = 3
 )
 
 func hashNode(left, right *Hash) Hash {

@@ -481,6 +481,8 @@ func (h *history) checkOtherGroupings() {
 				want.Clear(table)
 				mem.Clear(table)
 			}
+			must.Do(h, want.ClearLeaves())
+			must.Do(h, mem.ClearLeaves())
 		}
 		if table, key, differ := mem.Difference(want); differ {
 			h.Fatalf("invariant 8: applied %s, the state differs at key %x of table %d", name, key, table)

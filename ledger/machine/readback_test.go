@@ -125,8 +125,8 @@ func (a *blockReader) block(block *Block) error {
 	hasher := rfc6962.DefaultHasher
 	var leaves [][]byte
 	for _, x := range block.Transactions {
-		leaf := LeafHash(x.Encode())
-		if !bytes.Equal(leaf[:], hasher.HashLeaf(x.Encode())) {
+		leaf := LeafHash(x.Leaf())
+		if !bytes.Equal(leaf[:], hasher.HashLeaf(x.Leaf())) {
 			return fmt.Errorf("transaction %d: the leaf hash is not RFC 6962's", x.Index)
 		}
 		leaves = append(leaves, leaf[:])

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -15,7 +16,7 @@ import (
 //     some 1,300 bytes. A receipt needs no more.
 //   - the operations, in chunks of operationChunk bytes. A value needs the chunks
 //     of its operation.
-//   - the header of a block, with the places of earlier blocks of its scope.
+//   - the header of a block, with its leaf index and the places of earlier blocks of its scope.
 //
 // The rows that lead to a transaction have no checksum. They need none: what a
 // damaged row leads to is not the head of the transaction that was asked for,
@@ -170,6 +171,7 @@ func (r *record) visitBlocks(f func(p place, b *blockRecord) bool) error {
 // blockRecord is one block inside a record.
 type blockRecord struct {
 	header BlockHeader
+	leaf   uint64 // its index in the ledger's tree of blocks
 	body   []byte // the stored transactions
 
 	first uint64 // the ledger index of the first row of its record
@@ -188,7 +190,7 @@ func (d *decoder) block(first uint64) blockRecord {
 	sum := d.uint32()
 	checked := d.rest
 	inner := decoder{rest: d.bytes()}
-	b := blockRecord{header: inner.header(), first: first}
+	b := blockRecord{header: inner.header(), leaf: d.uvarint(), first: first}
 	links := d.rest
 	if inner.bad || len(inner.rest) != 0 {
 		d.fail()
@@ -205,10 +207,10 @@ func (d *decoder) block(first uint64) blockRecord {
 }
 
 // appendBlock appends a block of a record with its first ledger index.
-func appendBlock(dst, header []byte, first uint64, links []place, body []byte) []byte {
+func appendBlock(dst, header []byte, leaf, first uint64, links []place, body []byte) []byte {
 	at := len(dst)
 	dst = binary.BigEndian.AppendUint32(dst, 0)
-	dst = appendBytes(dst, header)
+	dst = binary.AppendUvarint(appendBytes(dst, header), leaf)
 	dst = appendPlaces(dst, first, links)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
 	binary.BigEndian.PutUint32(dst[at:], checksum(dst[at+4:]))
@@ -236,28 +238,38 @@ func (b *blockRecord) leaves() ([]Hash, error) {
 	leaves := make([]Hash, 0, min(b.header.TxCount, 1<<16))
 	var failed error
 	err := b.visit(func(_ uint32, t storedTransaction) bool {
-		encoded, err := t.verified()
-		if failed = err; err != nil {
-			return false
-		}
-		leaves = append(leaves, LeafHash(encoded))
-		return true
+		var leaf Hash
+		leaf, failed = t.leafHash()
+		leaves = append(leaves, leaf)
+		return failed == nil
 	})
 	return leaves, firstErr(err, failed)
 }
 
 // storedTransaction is a transaction in a block's record.
 type storedTransaction struct {
-	encoded  []byte // the leaf
+	encoded  []byte
 	head     int    // how many bytes of encoded come before the operations, their number included
 	sums     []byte // a checksum for each chunk of the operations
 	changed  []byte // nil: every operation changed something; else a bitmap
 	position uint32 // in its block
 }
 
-// appendStored appends a transaction as a record has it. How many
-// operations changed something is beside the leaf, because a reader who
-// recomputes the leaf from a Transaction does not know it.
+// appendLeaf appends what the transaction's leaf hash covers: the hash of the operations in their place, so that a
+// receipt of large ones is small, and what they did.
+func (t *storedTransaction) appendLeaf(dst []byte) []byte {
+	operations := sha256.Sum256(t.encoded[t.head:])
+	dst = append(append(dst, t.encoded[:t.head]...), operations[:]...)
+	return appendBytes(dst, t.changed)
+}
+
+// leafHash returns the leaf hash of a transaction once all of it has been checked.
+func (t *storedTransaction) leafHash() (Hash, error) {
+	_, err := t.verified()
+	return LeafHash(t.appendLeaf(nil)), err
+}
+
+// appendStored appends a transaction as a record has it.
 func appendStored(dst []byte, t storedTransaction) []byte {
 	at := len(dst)
 	dst = binary.BigEndian.AppendUint32(dst, 0)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 const (
@@ -37,11 +38,36 @@ type Transaction struct {
 // ID returns the transaction's id.
 func (t *Transaction) ID() TxID { return NewTxID(t.LedgerID, t.Index) }
 
-// Encode returns the canonical encoding: the leaf of the block's Merkle tree.
+// Encode returns the canonical encoding.
 // The block's coordinates are no part of it, so that a history has one digest
 // however it is cut into log entries.
 func (t *Transaction) Encode() []byte {
 	return t.append(nil, appendOperations(nil, t.Operations))
+}
+
+// Leaf returns the data of the transaction's leaf in the Merkle tree of its block.
+func (t *Transaction) Leaf() []byte {
+	head := t.append(nil, binary.AppendUvarint(nil, uint64(len(t.Operations))))
+	stored := storedTransaction{encoded: t.Encode(), head: len(head), changed: t.Changed()}
+	return stored.appendLeaf(nil)
+}
+
+// Changed returns which operations have changed something: nil for all of them, else a bit for each, lowest first.
+func (t *Transaction) Changed() []byte {
+	if !slices.Contains(t.Versions, 0) {
+		return nil
+	}
+	return appendChanged(nil, t.Versions)
+}
+
+func appendChanged(dst []byte, versions []uint64) []byte {
+	dst = append(dst, make([]byte, (len(versions)+7)/8)...)
+	for i, v := range versions {
+		if v != 0 {
+			dst[i/8] |= 1 << (i % 8)
+		}
+	}
+	return dst
 }
 
 func (t *Transaction) append(dst, encodedOperations []byte) []byte {
@@ -100,11 +126,11 @@ func appendCommandTransaction(
 	return append(dst, c.encodedOperations...)
 }
 
-// LeafHash returns the RFC 6962 leaf hash of an encoded transaction.
-func LeafHash(encoded []byte) Hash {
+// LeafHash returns the RFC 6962 leaf hash of data.
+func LeafHash(data []byte) Hash {
 	h := sha256.New()
 	h.Write([]byte{leafPrefix})
-	h.Write(encoded)
+	h.Write(data)
 	return Hash(h.Sum(nil))
 }
 
@@ -208,4 +234,24 @@ func (t *Transaction) receipt() Receipt {
 		BlockHeight: t.BlockHeight, Position: t.Position, CommittedAt: t.CommittedAt, Actor: t.Actor,
 		RequestHash: t.RequestHash, Key: t.Key, Versions: t.Versions,
 	}
+}
+
+// Leaf is what the data of a transaction's leaf say.
+type Leaf struct {
+	Transaction      // without its operations
+	Payload     Hash // SHA-256 of them
+}
+
+// DecodeLeaf reads what [Transaction.Leaf] returns.
+func DecodeLeaf(data []byte) (l Leaf, err error) {
+	d := decoder{rest: data}
+	l.Transaction = d.transactionHead()
+	operations := d.operationCount()
+	l.Payload = d.hash()
+	stored := storedTransaction{changed: d.bytes()}
+	if err := d.done("leaf of a transaction"); err != nil {
+		return Leaf{}, err
+	}
+	l.Versions, err = stored.versions(l.Index, int(operations))
+	return l, err
 }

@@ -125,8 +125,8 @@ func (b Blocks) LeafHashes(
 	c *Chain, height uint64, from uint32, maxBytes int,
 ) (header BlockHeader, leaves []Hash, err error) {
 	err = b.visitFrom(c, height, from, maxBytes, &header, func(_ uint32, t storedTransaction) error {
-		encoded, err := t.verified()
-		leaves = append(leaves, LeafHash(encoded))
+		leaf, err := t.leafHash()
+		leaves = append(leaves, leaf)
 		return err
 	})
 	return header, leaves, err
@@ -292,4 +292,78 @@ func (b *blockRecord) transactions(before *BlockHeader) (txs []Transaction, err 
 		return failed == nil
 	})
 	return txs, firstErr(err, failed)
+}
+
+// Tree is the tree over the blocks of a ledger id, whose first leaf is Origin.
+type Tree struct {
+	ID     LedgerID
+	Start  uint64 // no block of it lies before this ledger index
+	Leaves uint64
+	Origin Hash
+}
+
+// Tree returns the tree of the ledger, with all blocks of the state.
+func (v View) Tree() Tree {
+	return Tree{v.head.ledgerID(), v.head.epochStart(), v.head.leaves, v.head.origin}
+}
+
+// RecordLeaves are the blocks of one record as leaves of the ledger's tree.
+type RecordLeaves struct {
+	Index  uint64 // of the last transaction: the next record is found after it
+	First  uint64 // leaf index of the first block
+	Blocks []Hash
+}
+
+// VisitLeaves calls visit for the records from a ledger index on until it returns false. The blocks of a record must
+// have adjacent leaves. It does not look at the horizon: what lies before it may be there, or not.
+func (b Blocks) VisitLeaves(from uint64, visit func(RecordLeaves) bool) error {
+	var failed error
+	err := b.r.Ascend(TableBlocks, appendIndexKey(nil, from), func(key, data []byte) bool {
+		var opened record
+		if opened, failed = openRecord(key, data); failed != nil {
+			return false
+		}
+		leaves := RecordLeaves{Index: opened.last}
+		err := opened.visitBlocks(func(_ place, block *blockRecord) bool {
+			if len(leaves.Blocks) == 0 {
+				leaves.First = block.leaf
+			}
+			if block.leaf != leaves.First+uint64(len(leaves.Blocks)) {
+				failed = fmt.Errorf("block %d of %s is leaf %d of the ledger's tree, not %d", block.header.Height,
+					block.header.Scope, block.leaf, leaves.First+uint64(len(leaves.Blocks)))
+			}
+			leaves.Blocks = append(leaves.Blocks, block.header.Hash())
+			return failed == nil
+		})
+		failed = firstErr(failed, err)
+		return failed == nil && visit(leaves)
+	})
+	return firstErr(err, failed)
+}
+
+// TransactionLeaf is where a transaction is in the trees.
+type TransactionLeaf struct {
+	Data     []byte // of its leaf in the tree of its block
+	Position uint32 // of that leaf
+	Header   BlockHeader
+	Block    uint64 // index of its block's leaf in the tree of the ledger
+}
+
+// Leaf returns the leaf of the transaction of an id, or ErrNotFound.
+func (b Blocks) Leaf(id TxID) (leaf TransactionLeaf, err error) {
+	ledger, index := id.Parts()
+	if err := b.horizon.checkID(id); err != nil {
+		return leaf, err
+	}
+	l, found, err := locate(b.r, index)
+	if err == nil && (!found || l.stored.ledgerID() != ledger) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return leaf, err
+	}
+	if _, err := l.stored.verified(); err != nil {
+		return leaf, err
+	}
+	return TransactionLeaf{l.stored.appendLeaf(nil), l.position, l.header, l.block.leaf}, nil
 }

@@ -209,9 +209,8 @@ func (m *Machine) commitWrite(
 	if err != nil {
 		return nil, err
 	}
-	m.transaction = append(m.transaction[:0], leafPrefix)
-	m.transaction = appendCommandTransaction(m.transaction, &m.head, c, keyed, created, hash)
-	head := len(m.transaction) - 1 - len(c.encodedOperations) + c.countLength
+	m.transaction = appendCommandTransaction(m.transaction[:0], &m.head, c, keyed, created, hash)
+	head := len(m.transaction) - len(c.encodedOperations) + c.countLength
 	leaf, position := m.addTransaction(b, m.head.index, head, changed)
 	out.Code = Committed
 	out.Receipt = Receipt{
@@ -329,12 +328,7 @@ func (m *Machine) applyOperations(
 	if all {
 		return versions, nil, nil
 	}
-	m.changed = append(m.changed[:0], make([]byte, (len(ops)+7)/8)...)
-	for i, v := range versions {
-		if v != 0 {
-			m.changed[i/8] |= 1 << (i % 8)
-		}
-	}
+	m.changed = appendChanged(m.changed[:0], versions)
 	return versions, m.changed, nil
 }
 

@@ -74,7 +74,7 @@ export async function proofSteps(
   transaction: Transaction, { leafIndex, treeSize, path }: MerkleProof,
 ): Promise<{ leaf: Uint8Array; steps: ProofStep[] }> {
   if (leafIndex >= treeSize) throw new InvalidProofError(`leaf ${leafIndex} is beyond the ${treeSize} of the tree`);
-  const leaf = await sha256(Uint8Array.of(0), canonicalTransaction(transaction));
+  const leaf = await sha256(Uint8Array.of(0), await transactionLeaf(transaction));
   const steps: ProofStep[] = [];
   let index = leafIndex;
   let last = treeSize - 1n;
@@ -95,8 +95,8 @@ export async function proofSteps(
   return { leaf, steps };
 }
 
-/** canonicalTransaction returns the encoding of a transaction that is hashed. Each field has only one form. */
-export function canonicalTransaction(t: Transaction): Uint8Array {
+/** transactionLeaf returns what the leaf hash of a transaction covers. Each field has only one form. */
+export async function transactionLeaf(t: Transaction): Promise<Uint8Array> {
   const id = uuid("txId", t.txId);
   const view = new DataView(id.buffer);
   const high = view.getBigUint64(0);
@@ -105,14 +105,24 @@ export function canonicalTransaction(t: Transaction): Uint8Array {
     throw new InvalidProofError(`txId is not that of index ${t.index} in any ledger`);
   }
   const ledger = ((high >> 16n) << 16n) | ((high & 0xfffn) << 4n) | ((low >> 58n) & 0xfn);
-  const w = new Encoder().byte(1).big64(ledger).big64(t.index).big64(nanosOf("committedAt", t.committedAt));
+  const { keyed } = t;
+  if (t.encoding !== 1 && t.encoding !== 2 || (t.encoding === 2) !== (keyed !== undefined)) {
+    throw new InvalidProofError(`encoding ${t.encoding} is not known here, or does not fit the other fields`);
+  }
+  const w = new Encoder().byte(t.encoding).big64(ledger).big64(t.index).big64(nanosOf("committedAt", t.committedAt));
   w.text(t.scope.organization).text(t.scope.vault ?? "").text(t.clientId);
   w.uvarint(t.streamCreatedIndex).uvarint(t.session).uvarint(t.sequence);
   if (t.idempotencyKey === "") w.byte(0);
   else w.byte(1).raw(uuid("idempotencyKey", t.idempotencyKey));
-  w.raw(hex("requestHash", t.requestHash, 16)).text(t.actor).uvarint(BigInt(t.operations.length));
-  t.operations.forEach((o, i) => encodeOperation(w, o, `operations[${i}]`));
-  return w.finish();
+  w.raw(hex("requestHash", t.requestHash, 16)).text(t.actor);
+  if (keyed !== undefined) {
+    if (keyed.keyHash.length !== hashBytes) throw new InvalidProofError(`keyHash must have ${hashBytes} bytes`);
+    w.text(keyed.namespace).text(keyed.principal).raw(keyed.keyHash);
+  }
+  const operations = new Encoder();
+  t.operations.forEach((o, i) => encodeOperation(operations, o, `operations[${i}]`));
+  w.uvarint(BigInt(t.operations.length)).raw(await sha256(operations.finish()));
+  return w.bytes(t.changed).finish();
 }
 
 function encodeOperation(w: Encoder, { operation: o }: Operation, name: string): void {

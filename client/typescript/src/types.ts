@@ -80,6 +80,12 @@ export interface Transaction {
   operations: Operation[];
   blockHeight: bigint;
   blockPosition: number;
+  /** Which canonical encoding it has: 1, or 2 for a keyed write. */
+  encoding: number;
+  /** Which operations changed something: empty for all of them, else a bit for each, lowest first. */
+  changed: Uint8Array;
+  /** The identity of a keyed write. */
+  keyed: { namespace: string; principal: string; keyHash: Uint8Array } | undefined;
 }
 
 /** Block holds what one log entry committed in one scope. */
@@ -157,7 +163,8 @@ export const transactionOf = (t: pb.Transaction): Transaction => ({
   txId: t.txId, scope: scopeOf(t.scope), clientId: t.clientId, streamCreatedIndex: t.streamCreatedIndex,
   session: t.session, sequence: t.sequence, idempotencyKey: t.idempotencyKey, requestHash: t.requestHash,
   actor: t.actor, committedAt: instantOf(t.committedAt), index: t.index, operations: t.operations,
-  blockHeight: t.blockHeight, blockPosition: t.blockPosition,
+  blockHeight: t.blockHeight, blockPosition: t.blockPosition, encoding: t.encoding, changed: t.changed,
+  keyed: t.keyed && { namespace: t.keyed.namespace, principal: t.keyed.principal, keyHash: t.keyed.keyHash },
 });
 
 export const entityOf = (e: pb.Entity): Entity => ({

@@ -7,7 +7,7 @@ import {
   append, type Block, blockHash, deleteEntity, InvalidProofError, isNotFound, LedgerError, relate, setEntity,
   type Transaction, unrelate, verifyTransaction,
 } from "../src/index.js";
-import { canonicalTransaction } from "../src/proof.js";
+import { transactionLeaf } from "../src/proof.js";
 import { clientOf, FaultProxy, Ledger, run, startLedger, temporary } from "./support.js";
 
 const scope = { organization: "acme", vault: "main" };
@@ -81,7 +81,7 @@ test("a transaction's proof holds, and no other one does", async (t) => {
       { clientId: "x" }, { actor: "x" }, { sequence: 99n }, { index: 1n }, { operations: [append("x")] },
       { committedAt: { ...transaction.committedAt!, nanoseconds: 1 } },
       { blockPosition: transaction.blockPosition + 1 },
-      { idempotencyKey: "" }, { scope: { organization: "acme" } }, { requestHash: "00" },
+      { encoding: 2 }, { changed: Uint8Array.of(1) }, { idempotencyKey: "" }, { scope: { organization: "acme" } }, { requestHash: "00" },
     ];
     for (const change of changes) {
       await assert.rejects(verifyTransaction({ ...transaction, ...change }, header, proof), InvalidProofError);
@@ -105,15 +105,15 @@ test("a transaction is encoded as the ledger's own tests hold fixed", async () =
     sequence: 5n, idempotencyKey: "deadbeef-0000-0000-0000-000000000001",
     requestHash: golden("request_hash").toString("hex"), actor: "user:42",
     committedAt: { date: new Date(1_000_000_000), nanoseconds: 0 }, index: (1n << 40n) + 7n, blockHeight: 1000n,
-    blockPosition: 0,
+    blockPosition: 0, encoding: 1, changed: Uint8Array.of(0x55), keyed: undefined,
     operations: [
       setEntity("k", "v", { condition: { notExists: true } }), second, deleteEntity("k3", { mustExist: true }),
       deleteEntity("k4", { valueEquals: "w" }), relate("doc", "owner", "bob"), unrelate("doc", "viewer", "eve"),
       append("payload"),
     ],
   };
-  const encoded = canonicalTransaction(transaction);
-  assert.equal(Buffer.from(encoded).toString("hex"), golden("transaction").toString("hex"));
+  const encoded = await transactionLeaf(transaction);
+  assert.equal(Buffer.from(encoded).toString("hex"), golden("leaf").toString("hex"));
   const leaf = createHash("sha256").update(Uint8Array.of(0)).update(encoded).digest();
   assert.deepEqual(leaf, golden("transaction_hash"));
   const previousHash = new Uint8Array(32);

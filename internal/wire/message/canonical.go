@@ -1,6 +1,7 @@
 package message
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -13,10 +14,34 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// CanonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the input of its leaf hash.
+// CanonicalLeaf returns the leaf of a transaction as ledger/FORMAT.md specifies it.
 // It accepts each field only in the one form that a ledger writes. Two messages that differ for a reader therefore
 // never have the same leaf.
-func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
+func CanonicalLeaf(t *seqledgerv1.Transaction) ([]byte, error) {
+	leaf, err := canonicalHead(t)
+	if err != nil {
+		return nil, err
+	}
+	operations, err := CanonicalOperations(t.GetOperations())
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256(operations)
+	return appendBytes(append(leaf, hash[:]...), t.GetChanged()), nil
+}
+
+// CanonicalOperations encodes operations without their number: the payload hash of a transaction is over it.
+func CanonicalOperations(operations []*seqledgerv1.Operation) (encoded []byte, err error) {
+	for i, operation := range operations {
+		if encoded, err = appendOperation(encoded, operation); err != nil {
+			return nil, fmt.Errorf("operations[%d] %w", i, err)
+		}
+	}
+	return encoded, nil
+}
+
+// canonicalHead encodes a transaction up to the number of its operations.
+func canonicalHead(t *seqledgerv1.Transaction) ([]byte, error) {
 	id, err := canonicalUUID(t.GetTxId())
 	if err != nil {
 		return nil, fmt.Errorf("tx_id %w", err)
@@ -35,8 +60,14 @@ func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("request_hash %w", err)
 	}
-	const transactionVersion = 1
-	dst := []byte{transactionVersion}
+	keyed := t.GetKeyed()
+	const transactionVersion, transactionVersionKeyed = 1, 2
+	if e := t.GetEncoding(); e != transactionVersion && e != transactionVersionKeyed {
+		return nil, fmt.Errorf("encoding is %d, which is not known here", e)
+	} else if (e == transactionVersionKeyed) != (keyed != nil) {
+		return nil, fmt.Errorf("encoding %d does not fit keyed", e)
+	}
+	dst := []byte{byte(t.GetEncoding())}
 	dst = binary.BigEndian.AppendUint64(dst, ledger)
 	dst = binary.BigEndian.AppendUint64(dst, t.GetIndex())
 	dst = binary.BigEndian.AppendUint64(dst, committed)
@@ -57,13 +88,14 @@ func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	}
 	dst = append(dst, hash...)
 	dst = appendBytes(dst, t.GetActor())
-	dst = binary.AppendUvarint(dst, uint64(len(t.GetOperations())))
-	for i, operation := range t.GetOperations() {
-		if dst, err = appendOperation(dst, operation); err != nil {
-			return nil, fmt.Errorf("operations[%d] %w", i, err)
+	if keyed != nil {
+		if len(keyed.GetKeyHash()) != sha256.Size {
+			return nil, fmt.Errorf("keyed.key_hash has %d bytes, not %d", len(keyed.GetKeyHash()), sha256.Size)
 		}
+		dst = appendBytes(appendBytes(dst, keyed.GetNamespace()), keyed.GetPrincipal())
+		dst = append(dst, keyed.GetKeyHash()...)
 	}
-	return dst, nil
+	return binary.AppendUvarint(dst, uint64(len(t.GetOperations()))), nil
 }
 
 // errUnknownKind is also returned for an operation or a condition that is newer than this program, because it cannot be

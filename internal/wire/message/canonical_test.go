@@ -40,6 +40,7 @@ func goldenTransaction(t testing.TB) *seqledgerv1.Transaction {
 		StreamCreatedIndex: 299, Session: 300, Sequence: 5, IdempotencyKey: "deadbeef-0000-0000-0000-000000000001",
 		RequestHash: hex.EncodeToString(golden(t, "request_hash")), Actor: "user:42",
 		CommittedAt: &timestamppb.Timestamp{Seconds: 1_000_000}, Index: 1<<40 + 7, BlockHeight: 1_000,
+		Encoding: 1, Changed: []byte{0x55},
 	}
 	for _, op := range []Operation{
 		{Kind: SetEntity, Key: "k", Value: []byte("v"),
@@ -63,9 +64,9 @@ func goldenTransaction(t testing.TB) *seqledgerv1.Transaction {
 // TestGoldenBytes: a client hashes the bytes that the ledger hashes.
 func TestGoldenBytes(t *testing.T) {
 	t.Parallel()
-	encoded, err := CanonicalTransaction(goldenTransaction(t))
-	if err != nil || !bytes.Equal(encoded, golden(t, "transaction")) {
-		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "transaction"))
+	encoded, err := CanonicalLeaf(goldenTransaction(t))
+	if err != nil || !bytes.Equal(encoded, golden(t, "leaf")) {
+		t.Errorf("the encoding is\n%x (%v), want\n%x", encoded, err, golden(t, "leaf"))
 	}
 	previous := make([]byte, 32)
 	previous[0], previous[31] = 1, 2
@@ -86,6 +87,14 @@ func TestOneFormOfEachField(t *testing.T) {
 		change func(*seqledgerv1.Transaction)
 		says   string
 	}{
+		"an encoding to come":           {func(m *seqledgerv1.Transaction) { m.Encoding = 3 }, "encoding is 3"},
+		"the encoding of a keyed write": {func(m *seqledgerv1.Transaction) { m.Encoding = 2 }, "does not fit keyed"},
+		"an identity without its encoding": {func(m *seqledgerv1.Transaction) {
+			m.Keyed = new(seqledgerv1.KeyedIdentity)
+		}, "does not fit keyed"},
+		"a short hash of a key": {func(m *seqledgerv1.Transaction) {
+			m.Encoding, m.Keyed = 2, new(seqledgerv1.KeyedIdentity)
+		}, "key_hash has 0 bytes"},
 		"no tx_id": {func(m *seqledgerv1.Transaction) { m.TxId = "" }, `tx_id is "" and no UUID`},
 		"tx_id in capitals": {func(m *seqledgerv1.Transaction) { m.TxId = strings.ToUpper(m.TxId) },
 			"tx_id is not 16 bytes in lower case hex"},
@@ -125,7 +134,7 @@ func TestOneFormOfEachField(t *testing.T) {
 	} {
 		m := goldenTransaction(t)
 		test.change(m)
-		check.ErrorContains(t, check.Err(CanonicalTransaction(m)), test.says, "%s", name)
+		check.ErrorContains(t, check.Err(CanonicalLeaf(m)), test.says, "%s", name)
 	}
 	if _, err := CanonicalHeader(&seqledgerv1.BlockHeader{CommittedAt: new(timestamppb.Timestamp)}); err == nil ||
 		!strings.Contains(err.Error(), "committed_at is no time") {
@@ -157,9 +166,9 @@ func TestOneLeafOfEachOperation(t *testing.T) {
 	})
 }
 
-// FuzzCanonicalTransaction: what has canonical bytes has them for its own fields alone: any transaction with the same
+// FuzzCanonicalLeaf: what has canonical bytes has them for its own fields alone: any transaction with the same
 // bytes is the same but for what the bytes do not cover.
-func FuzzCanonicalTransaction(f *testing.F) {
+func FuzzCanonicalLeaf(f *testing.F) {
 	golden := mustMarshal(f, goldenTransaction(f))
 	f.Add(golden, golden)
 	other := goldenTransaction(f)
@@ -173,7 +182,7 @@ func FuzzCanonicalTransaction(f *testing.F) {
 				return
 			}
 			var err error
-			if encoded[i], err = CanonicalTransaction(&ms[i]); err != nil {
+			if encoded[i], err = CanonicalLeaf(&ms[i]); err != nil {
 				return
 			}
 			// Where the transaction stands in its block, and the part of it that this is.

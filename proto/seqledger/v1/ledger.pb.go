@@ -1371,6 +1371,99 @@ func (x *GetTransactionResponse) GetNextOperation() uint32 {
 	return 0
 }
 
+// GetReceiptRequest names a transaction.
+type GetReceiptRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From a receipt or a block. Required.
+	TxId          string `protobuf:"bytes,1,opt,name=tx_id,json=txId,proto3" json:"tx_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptRequest) Reset() {
+	*x = GetReceiptRequest{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptRequest) ProtoMessage() {}
+
+func (x *GetReceiptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptRequest.ProtoReflect.Descriptor instead.
+func (*GetReceiptRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetReceiptRequest) GetTxId() string {
+	if x != nil {
+		return x.TxId
+	}
+	return ""
+}
+
+// GetReceiptResponse holds a receipt. An absent transaction is a not_found error.
+type GetReceiptResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A file of the format c2sp.org/tlog-proof. ledger/FORMAT.md says what its
+	// line extra has.
+	Receipt       []byte `protobuf:"bytes,1,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptResponse) Reset() {
+	*x = GetReceiptResponse{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptResponse) ProtoMessage() {}
+
+func (x *GetReceiptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptResponse.ProtoReflect.Descriptor instead.
+func (*GetReceiptResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetReceiptResponse) GetReceipt() []byte {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
+}
+
 // GetBlockRequest names a block.
 type GetBlockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1389,7 +1482,7 @@ type GetBlockRequest struct {
 
 func (x *GetBlockRequest) Reset() {
 	*x = GetBlockRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1494,7 @@ func (x *GetBlockRequest) String() string {
 func (*GetBlockRequest) ProtoMessage() {}
 
 func (x *GetBlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[19]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1507,7 @@ func (x *GetBlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlockRequest.ProtoReflect.Descriptor instead.
 func (*GetBlockRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{19}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetBlockRequest) GetScope() *Scope {
@@ -1456,7 +1549,7 @@ type GetBlockResponse struct {
 
 func (x *GetBlockResponse) Reset() {
 	*x = GetBlockResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1561,7 @@ func (x *GetBlockResponse) String() string {
 func (*GetBlockResponse) ProtoMessage() {}
 
 func (x *GetBlockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[20]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1574,7 @@ func (x *GetBlockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlockResponse.ProtoReflect.Descriptor instead.
 func (*GetBlockResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{20}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetBlockResponse) GetBlock() *Block {
@@ -1508,7 +1601,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1613,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[21]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1626,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{21}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListBlocksRequest) GetScope() *Scope {
@@ -1577,7 +1670,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1682,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[22]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1695,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{22}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListBlocksResponse) GetBlocks() []*Block {
@@ -1634,7 +1727,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1739,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[23]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1752,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{23}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRequest) GetScope() *Scope {
@@ -1695,7 +1788,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1800,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[24]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1813,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{24}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchResponse) GetBlock() *Block {
@@ -1745,7 +1838,7 @@ type ClientEntry struct {
 
 func (x *ClientEntry) Reset() {
 	*x = ClientEntry{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1850,7 @@ func (x *ClientEntry) String() string {
 func (*ClientEntry) ProtoMessage() {}
 
 func (x *ClientEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[25]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1863,7 @@ func (x *ClientEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientEntry.ProtoReflect.Descriptor instead.
 func (*ClientEntry) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{25}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClientEntry) GetScope() *Scope {
@@ -1828,7 +1921,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1933,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[26]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1946,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{26}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Status) GetVersion() string {
@@ -1950,7 +2043,7 @@ type CallerStatus struct {
 
 func (x *CallerStatus) Reset() {
 	*x = CallerStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2055,7 @@ func (x *CallerStatus) String() string {
 func (*CallerStatus) ProtoMessage() {}
 
 func (x *CallerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[27]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2068,7 @@ func (x *CallerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallerStatus.ProtoReflect.Descriptor instead.
 func (*CallerStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{27}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CallerStatus) GetActor() string {
@@ -2081,7 +2174,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2186,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[28]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2199,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{28}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeStatus) GetStartedAt() *timestamppb.Timestamp {
@@ -2275,7 +2368,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2287,7 +2380,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2300,7 +2393,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Cluster) GetSelf() uint64 {
@@ -2418,7 +2511,7 @@ type ClusterMember struct {
 
 func (x *ClusterMember) Reset() {
 	*x = ClusterMember{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2523,7 @@ func (x *ClusterMember) String() string {
 func (*ClusterMember) ProtoMessage() {}
 
 func (x *ClusterMember) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2536,7 @@ func (x *ClusterMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterMember.ProtoReflect.Descriptor instead.
 func (*ClusterMember) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ClusterMember) GetId() uint64 {
@@ -2564,7 +2657,7 @@ type ScrubStatus struct {
 
 func (x *ScrubStatus) Reset() {
 	*x = ScrubStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2669,7 @@ func (x *ScrubStatus) String() string {
 func (*ScrubStatus) ProtoMessage() {}
 
 func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2682,7 @@ func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubStatus.ProtoReflect.Descriptor instead.
 func (*ScrubStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{31}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ScrubStatus) GetPosition() uint64 {
@@ -2642,7 +2735,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2747,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2760,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{32}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Retention) GetHorizon() uint64 {
@@ -2728,7 +2821,7 @@ type ArchiveStatus struct {
 
 func (x *ArchiveStatus) Reset() {
 	*x = ArchiveStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +2833,7 @@ func (x *ArchiveStatus) String() string {
 func (*ArchiveStatus) ProtoMessage() {}
 
 func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +2846,7 @@ func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveStatus.ProtoReflect.Descriptor instead.
 func (*ArchiveStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{33}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ArchiveStatus) GetTarget() string {
@@ -2930,7 +3023,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\vtransaction\x18\x01 \x01(\v2\x19.seqledger.v1.TransactionR\vtransaction\x12<\n" +
 	"\fblock_header\x18\x02 \x01(\v2\x19.seqledger.v1.BlockHeaderR\vblockHeader\x12/\n" +
 	"\x05proof\x18\x03 \x01(\v2\x19.seqledger.v1.MerkleProofR\x05proof\x12%\n" +
-	"\x0enext_operation\x18\x04 \x01(\rR\rnextOperation\"\xbd\x01\n" +
+	"\x0enext_operation\x18\x04 \x01(\rR\rnextOperation\"(\n" +
+	"\x11GetReceiptRequest\x12\x13\n" +
+	"\x05tx_id\x18\x01 \x01(\tR\x04txId\".\n" +
+	"\x12GetReceiptResponse\x12\x18\n" +
+	"\areceipt\x18\x01 \x01(\fR\areceipt\"\xbd\x01\n" +
 	"\x0fGetBlockRequest\x12)\n" +
 	"\x05scope\x18\x01 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x16\n" +
 	"\x06height\x18\x02 \x01(\x04R\x06height\x124\n" +
@@ -3072,7 +3169,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0fStateComparison\x12 \n" +
 	"\x1cSTATE_COMPARISON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15STATE_COMPARISON_SAME\x10\x01\x12\x1c\n" +
-	"\x18STATE_COMPARISON_DIFFERS\x10\x022\x9b\b\n" +
+	"\x18STATE_COMPARISON_DIFFERS\x10\x022\xf1\b\n" +
 	"\rLedgerService\x12@\n" +
 	"\x05Write\x12\x1a.seqledger.v1.WriteRequest\x1a\x1b.seqledger.v1.WriteResponse\x12V\n" +
 	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12O\n" +
@@ -3083,7 +3180,9 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\tGetEntity\x12\x1e.seqledger.v1.GetEntityRequest\x1a\x1f.seqledger.v1.GetEntityResponse\"\x03\x90\x02\x01\x12Z\n" +
 	"\fListEntities\x12!.seqledger.v1.ListEntitiesRequest\x1a\".seqledger.v1.ListEntitiesResponse\"\x03\x90\x02\x01\x12i\n" +
 	"\x11ListRelationships\x12&.seqledger.v1.ListRelationshipsRequest\x1a'.seqledger.v1.ListRelationshipsResponse\"\x03\x90\x02\x01\x12`\n" +
-	"\x0eGetTransaction\x12#.seqledger.v1.GetTransactionRequest\x1a$.seqledger.v1.GetTransactionResponse\"\x03\x90\x02\x01\x12N\n" +
+	"\x0eGetTransaction\x12#.seqledger.v1.GetTransactionRequest\x1a$.seqledger.v1.GetTransactionResponse\"\x03\x90\x02\x01\x12T\n" +
+	"\n" +
+	"GetReceipt\x12\x1f.seqledger.v1.GetReceiptRequest\x1a .seqledger.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12N\n" +
 	"\bGetBlock\x12\x1d.seqledger.v1.GetBlockRequest\x1a\x1e.seqledger.v1.GetBlockResponse\"\x03\x90\x02\x01\x12T\n" +
 	"\n" +
 	"ListBlocks\x12\x1f.seqledger.v1.ListBlocksRequest\x1a .seqledger.v1.ListBlocksResponse\"\x03\x90\x02\x01\x12G\n" +
@@ -3102,7 +3201,7 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
 	(StateComparison)(0),              // 1: seqledger.v1.StateComparison
@@ -3125,96 +3224,98 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*ListRelationshipsResponse)(nil), // 18: seqledger.v1.ListRelationshipsResponse
 	(*GetTransactionRequest)(nil),     // 19: seqledger.v1.GetTransactionRequest
 	(*GetTransactionResponse)(nil),    // 20: seqledger.v1.GetTransactionResponse
-	(*GetBlockRequest)(nil),           // 21: seqledger.v1.GetBlockRequest
-	(*GetBlockResponse)(nil),          // 22: seqledger.v1.GetBlockResponse
-	(*ListBlocksRequest)(nil),         // 23: seqledger.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),        // 24: seqledger.v1.ListBlocksResponse
-	(*WatchRequest)(nil),              // 25: seqledger.v1.WatchRequest
-	(*WatchResponse)(nil),             // 26: seqledger.v1.WatchResponse
-	(*ClientEntry)(nil),               // 27: seqledger.v1.ClientEntry
-	(*Status)(nil),                    // 28: seqledger.v1.Status
-	(*CallerStatus)(nil),              // 29: seqledger.v1.CallerStatus
-	(*NodeStatus)(nil),                // 30: seqledger.v1.NodeStatus
-	(*Cluster)(nil),                   // 31: seqledger.v1.Cluster
-	(*ClusterMember)(nil),             // 32: seqledger.v1.ClusterMember
-	(*ScrubStatus)(nil),               // 33: seqledger.v1.ScrubStatus
-	(*Retention)(nil),                 // 34: seqledger.v1.Retention
-	(*ArchiveStatus)(nil),             // 35: seqledger.v1.ArchiveStatus
-	(*Scope)(nil),                     // 36: seqledger.v1.Scope
-	(*Operation)(nil),                 // 37: seqledger.v1.Operation
-	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
-	(*Receipt)(nil),                   // 39: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 40: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 41: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 42: seqledger.v1.Entity
-	(*Relationship)(nil),              // 43: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 44: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 45: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 46: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 47: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 48: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 49: google.protobuf.Timestamp
-	(*Config)(nil),                    // 50: seqledger.v1.Config
+	(*GetReceiptRequest)(nil),         // 21: seqledger.v1.GetReceiptRequest
+	(*GetReceiptResponse)(nil),        // 22: seqledger.v1.GetReceiptResponse
+	(*GetBlockRequest)(nil),           // 23: seqledger.v1.GetBlockRequest
+	(*GetBlockResponse)(nil),          // 24: seqledger.v1.GetBlockResponse
+	(*ListBlocksRequest)(nil),         // 25: seqledger.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),        // 26: seqledger.v1.ListBlocksResponse
+	(*WatchRequest)(nil),              // 27: seqledger.v1.WatchRequest
+	(*WatchResponse)(nil),             // 28: seqledger.v1.WatchResponse
+	(*ClientEntry)(nil),               // 29: seqledger.v1.ClientEntry
+	(*Status)(nil),                    // 30: seqledger.v1.Status
+	(*CallerStatus)(nil),              // 31: seqledger.v1.CallerStatus
+	(*NodeStatus)(nil),                // 32: seqledger.v1.NodeStatus
+	(*Cluster)(nil),                   // 33: seqledger.v1.Cluster
+	(*ClusterMember)(nil),             // 34: seqledger.v1.ClusterMember
+	(*ScrubStatus)(nil),               // 35: seqledger.v1.ScrubStatus
+	(*Retention)(nil),                 // 36: seqledger.v1.Retention
+	(*ArchiveStatus)(nil),             // 37: seqledger.v1.ArchiveStatus
+	(*Scope)(nil),                     // 38: seqledger.v1.Scope
+	(*Operation)(nil),                 // 39: seqledger.v1.Operation
+	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
+	(*Receipt)(nil),                   // 41: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 42: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 43: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 44: seqledger.v1.Entity
+	(*Relationship)(nil),              // 45: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 46: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 47: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 48: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 49: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 50: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 51: google.protobuf.Timestamp
+	(*Config)(nil),                    // 52: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	36, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	37, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	38, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
-	39, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	38, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	39, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	40, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	41, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
 	2,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	39, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	40, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	41, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	42, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
 	5,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
 	2,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
 	5,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
-	36, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	41, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	36, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	41, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	36, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	42, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	36, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	42, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	36, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	43, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	44, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	45, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	46, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	36, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	38, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	43, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	38, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	43, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	38, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	44, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	38, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	44, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	38, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	45, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	46, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	47, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	48, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	38, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 24: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	47, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	48, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	36, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	48, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	36, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	49, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	50, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	38, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	50, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	38, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 30: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	48, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	36, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	41, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	49, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	50, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	34, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
-	30, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
-	29, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	49, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	49, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	38, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	49, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
-	35, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
-	33, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
-	31, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
-	32, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
-	38, // 48: seqledger.v1.Cluster.time_may_lag:type_name -> google.protobuf.Duration
-	38, // 49: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
+	50, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	38, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	43, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	51, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	52, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	36, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
+	32, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	31, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
+	51, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	51, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	51, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	40, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	51, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	37, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
+	35, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
+	33, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
+	34, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
+	40, // 48: seqledger.v1.Cluster.time_may_lag:type_name -> google.protobuf.Duration
+	40, // 49: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
 	1,  // 50: seqledger.v1.ClusterMember.state:type_name -> seqledger.v1.StateComparison
-	38, // 51: seqledger.v1.ClusterMember.clock_ahead:type_name -> google.protobuf.Duration
-	49, // 52: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
-	49, // 53: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
-	49, // 54: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	49, // 55: seqledger.v1.ArchiveStatus.state_time:type_name -> google.protobuf.Timestamp
-	49, // 56: seqledger.v1.ArchiveStatus.log_time:type_name -> google.protobuf.Timestamp
-	49, // 57: seqledger.v1.ArchiveStatus.log_safe:type_name -> google.protobuf.Timestamp
+	40, // 51: seqledger.v1.ClusterMember.clock_ahead:type_name -> google.protobuf.Duration
+	51, // 52: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
+	51, // 53: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	51, // 54: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	51, // 55: seqledger.v1.ArchiveStatus.state_time:type_name -> google.protobuf.Timestamp
+	51, // 56: seqledger.v1.ArchiveStatus.log_time:type_name -> google.protobuf.Timestamp
+	51, // 57: seqledger.v1.ArchiveStatus.log_safe:type_name -> google.protobuf.Timestamp
 	2,  // 58: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
 	4,  // 59: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
 	7,  // 60: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
@@ -3224,23 +3325,25 @@ var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	15, // 64: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
 	17, // 65: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
 	19, // 66: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	21, // 67: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	23, // 68: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	25, // 69: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	3,  // 70: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	6,  // 71: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 72: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	12, // 73: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	10, // 74: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	14, // 75: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	16, // 76: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	18, // 77: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	20, // 78: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	22, // 79: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	24, // 80: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	26, // 81: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	70, // [70:82] is the sub-list for method output_type
-	58, // [58:70] is the sub-list for method input_type
+	21, // 67: seqledger.v1.LedgerService.GetReceipt:input_type -> seqledger.v1.GetReceiptRequest
+	23, // 68: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	25, // 69: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	27, // 70: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	3,  // 71: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	6,  // 72: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 73: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	12, // 74: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	10, // 75: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	14, // 76: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	16, // 77: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	18, // 78: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	20, // 79: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	22, // 80: seqledger.v1.LedgerService.GetReceipt:output_type -> seqledger.v1.GetReceiptResponse
+	24, // 81: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	26, // 82: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	28, // 83: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	71, // [71:84] is the sub-list for method output_type
+	58, // [58:71] is the sub-list for method input_type
 	58, // [58:58] is the sub-list for extension type_name
 	58, // [58:58] is the sub-list for extension extendee
 	0,  // [0:58] is the sub-list for field type_name
@@ -3262,7 +3365,7 @@ func file_seqledger_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

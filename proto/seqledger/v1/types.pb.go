@@ -949,8 +949,7 @@ func (x *OperationResult) GetVersion() uint64 {
 }
 
 // MerkleProof is an RFC 6962 inclusion path from one transaction to the tx_root
-// of its block. The leaf is the transaction's canonical encoding, which
-// ledger/FORMAT.md gives byte for byte.
+// of its block. ledger/FORMAT.md gives the leaf of a transaction byte for byte.
 type MerkleProof struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transaction's position in its block, from 0.
@@ -1428,8 +1427,15 @@ type Transaction struct {
 	// The position of operations[0] among the operations of the transaction. It is
 	// 0 unless the answer holds a part of the transaction and not the first one.
 	FirstOperation uint32 `protobuf:"varint,15,opt,name=first_operation,json=firstOperation,proto3" json:"first_operation,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Which canonical encoding it has: 1, or 2 for a keyed write.
+	Encoding uint32 `protobuf:"varint,16,opt,name=encoding,proto3" json:"encoding,omitempty"`
+	// Which operations changed something: empty for all of them, else a bit for
+	// each, lowest first.
+	Changed []byte `protobuf:"bytes,17,opt,name=changed,proto3" json:"changed,omitempty"`
+	// The identity of a keyed write, whose scope is the transaction's.
+	Keyed         *KeyedIdentity `protobuf:"bytes,18,opt,name=keyed,proto3" json:"keyed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Transaction) Reset() {
@@ -1567,6 +1573,91 @@ func (x *Transaction) GetFirstOperation() uint32 {
 	return 0
 }
 
+func (x *Transaction) GetEncoding() uint32 {
+	if x != nil {
+		return x.Encoding
+	}
+	return 0
+}
+
+func (x *Transaction) GetChanged() []byte {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *Transaction) GetKeyed() *KeyedIdentity {
+	if x != nil {
+		return x.Keyed
+	}
+	return nil
+}
+
+// KeyedIdentity names the record that a keyed write made.
+type KeyedIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace of the key.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Whose key it is.
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// SHA-256 of the key.
+	KeyHash       []byte `protobuf:"bytes,3,opt,name=key_hash,json=keyHash,proto3" json:"key_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyedIdentity) Reset() {
+	*x = KeyedIdentity{}
+	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyedIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyedIdentity) ProtoMessage() {}
+
+func (x *KeyedIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyedIdentity.ProtoReflect.Descriptor instead.
+func (*KeyedIdentity) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *KeyedIdentity) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *KeyedIdentity) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *KeyedIdentity) GetKeyHash() []byte {
+	if x != nil {
+		return x.KeyHash
+	}
+	return nil
+}
+
 // Entity is a key with a value in one scope.
 type Entity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1586,7 +1677,7 @@ type Entity struct {
 
 func (x *Entity) Reset() {
 	*x = Entity{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	mi := &file_seqledger_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1689,7 @@ func (x *Entity) String() string {
 func (*Entity) ProtoMessage() {}
 
 func (x *Entity) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[16]
+	mi := &file_seqledger_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1702,7 @@ func (x *Entity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entity.ProtoReflect.Descriptor instead.
 func (*Entity) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Entity) GetKey() string {
@@ -1664,7 +1755,7 @@ type Relationship struct {
 
 func (x *Relationship) Reset() {
 	*x = Relationship{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[17]
+	mi := &file_seqledger_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1767,7 @@ func (x *Relationship) String() string {
 func (*Relationship) ProtoMessage() {}
 
 func (x *Relationship) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[17]
+	mi := &file_seqledger_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1780,7 @@ func (x *Relationship) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relationship.ProtoReflect.Descriptor instead.
 func (*Relationship) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Relationship) GetResource() string {
@@ -1746,7 +1837,7 @@ type ClientState struct {
 
 func (x *ClientState) Reset() {
 	*x = ClientState{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[18]
+	mi := &file_seqledger_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1849,7 @@ func (x *ClientState) String() string {
 func (*ClientState) ProtoMessage() {}
 
 func (x *ClientState) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[18]
+	mi := &file_seqledger_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1862,7 @@ func (x *ClientState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientState.ProtoReflect.Descriptor instead.
 func (*ClientState) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ClientState) GetStatus() ClientStatus {
@@ -1881,7 +1972,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[19]
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1984,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[19]
+	mi := &file_seqledger_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1997,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Config) GetEvictionInterval() uint64 {
@@ -1973,7 +2064,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	mi := &file_seqledger_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2076,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[20]
+	mi := &file_seqledger_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2089,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Gone) GetHorizon() uint64 {
@@ -2055,7 +2146,7 @@ type WriteError struct {
 
 func (x *WriteError) Reset() {
 	*x = WriteError{}
-	mi := &file_seqledger_v1_types_proto_msgTypes[21]
+	mi := &file_seqledger_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2158,7 @@ func (x *WriteError) String() string {
 func (*WriteError) ProtoMessage() {}
 
 func (x *WriteError) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_types_proto_msgTypes[21]
+	mi := &file_seqledger_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2171,7 @@ func (x *WriteError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteError.ProtoReflect.Descriptor instead.
 func (*WriteError) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_seqledger_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WriteError) GetCode() WriteErrorCode {
@@ -2249,7 +2340,7 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\x04next\x18\x04 \x01(\v2\x1b.seqledger.v1.BlockPositionR\x04next\"O\n" +
 	"\rBlockPosition\x12 \n" +
 	"\vtransaction\x18\x01 \x01(\rR\vtransaction\x12\x1c\n" +
-	"\toperation\x18\x02 \x01(\rR\toperation\"\xb5\x04\n" +
+	"\toperation\x18\x02 \x01(\rR\toperation\"\x9e\x05\n" +
 	"\vTransaction\x12\x13\n" +
 	"\x05tx_id\x18\x01 \x01(\tR\x04txId\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
@@ -2268,7 +2359,14 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"operations\x12!\n" +
 	"\fblock_height\x18\r \x01(\x04R\vblockHeight\x12%\n" +
 	"\x0eblock_position\x18\x0e \x01(\rR\rblockPosition\x12'\n" +
-	"\x0ffirst_operation\x18\x0f \x01(\rR\x0efirstOperation\"\x9a\x01\n" +
+	"\x0ffirst_operation\x18\x0f \x01(\rR\x0efirstOperation\x12\x1a\n" +
+	"\bencoding\x18\x10 \x01(\rR\bencoding\x12\x18\n" +
+	"\achanged\x18\x11 \x01(\fR\achanged\x121\n" +
+	"\x05keyed\x18\x12 \x01(\v2\x1b.seqledger.v1.KeyedIdentityR\x05keyed\"f\n" +
+	"\rKeyedIdentity\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x19\n" +
+	"\bkey_hash\x18\x03 \x01(\fR\akeyHash\"\x9a\x01\n" +
 	"\x06Entity\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
@@ -2366,7 +2464,7 @@ func file_seqledger_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_seqledger_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_seqledger_v1_types_proto_goTypes = []any{
 	(ClientStatus)(0),             // 0: seqledger.v1.ClientStatus
 	(WriteErrorCode)(0),           // 1: seqledger.v1.WriteErrorCode
@@ -2386,18 +2484,19 @@ var file_seqledger_v1_types_proto_goTypes = []any{
 	(*Block)(nil),                 // 15: seqledger.v1.Block
 	(*BlockPosition)(nil),         // 16: seqledger.v1.BlockPosition
 	(*Transaction)(nil),           // 17: seqledger.v1.Transaction
-	(*Entity)(nil),                // 18: seqledger.v1.Entity
-	(*Relationship)(nil),          // 19: seqledger.v1.Relationship
-	(*ClientState)(nil),           // 20: seqledger.v1.ClientState
-	(*Config)(nil),                // 21: seqledger.v1.Config
-	(*Gone)(nil),                  // 22: seqledger.v1.Gone
-	(*WriteError)(nil),            // 23: seqledger.v1.WriteError
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*KeyedIdentity)(nil),         // 18: seqledger.v1.KeyedIdentity
+	(*Entity)(nil),                // 19: seqledger.v1.Entity
+	(*Relationship)(nil),          // 20: seqledger.v1.Relationship
+	(*ClientState)(nil),           // 21: seqledger.v1.ClientState
+	(*Config)(nil),                // 22: seqledger.v1.Config
+	(*Gone)(nil),                  // 23: seqledger.v1.Gone
+	(*WriteError)(nil),            // 24: seqledger.v1.WriteError
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
 }
 var file_seqledger_v1_types_proto_depIdxs = []int32{
 	3,  // 0: seqledger.v1.SetEntity.condition:type_name -> seqledger.v1.Condition
-	24, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
+	25, // 1: seqledger.v1.SetEntity.expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: seqledger.v1.DeleteEntity.condition:type_name -> seqledger.v1.Condition
 	4,  // 3: seqledger.v1.Operation.set_entity:type_name -> seqledger.v1.SetEntity
 	5,  // 4: seqledger.v1.Operation.delete_entity:type_name -> seqledger.v1.DeleteEntity
@@ -2405,32 +2504,33 @@ var file_seqledger_v1_types_proto_depIdxs = []int32{
 	7,  // 6: seqledger.v1.Operation.delete_relationship:type_name -> seqledger.v1.DeleteRelationship
 	8,  // 7: seqledger.v1.Operation.append:type_name -> seqledger.v1.Append
 	9,  // 8: seqledger.v1.Operation.expire_entity:type_name -> seqledger.v1.ExpireEntity
-	24, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
+	25, // 9: seqledger.v1.Receipt.committed_at:type_name -> google.protobuf.Timestamp
 	11, // 10: seqledger.v1.Receipt.results:type_name -> seqledger.v1.OperationResult
 	14, // 11: seqledger.v1.Receipt.block_header:type_name -> seqledger.v1.BlockHeader
 	12, // 12: seqledger.v1.Receipt.proof:type_name -> seqledger.v1.MerkleProof
 	2,  // 13: seqledger.v1.BlockHeader.scope:type_name -> seqledger.v1.Scope
-	24, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
+	25, // 14: seqledger.v1.BlockHeader.committed_at:type_name -> google.protobuf.Timestamp
 	14, // 15: seqledger.v1.Block.header:type_name -> seqledger.v1.BlockHeader
 	17, // 16: seqledger.v1.Block.transactions:type_name -> seqledger.v1.Transaction
 	16, // 17: seqledger.v1.Block.next:type_name -> seqledger.v1.BlockPosition
 	2,  // 18: seqledger.v1.Transaction.scope:type_name -> seqledger.v1.Scope
-	24, // 19: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
+	25, // 19: seqledger.v1.Transaction.committed_at:type_name -> google.protobuf.Timestamp
 	10, // 20: seqledger.v1.Transaction.operations:type_name -> seqledger.v1.Operation
-	24, // 21: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 22: seqledger.v1.ClientState.status:type_name -> seqledger.v1.ClientStatus
-	24, // 23: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
-	24, // 24: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 25: seqledger.v1.ClientState.receipts:type_name -> seqledger.v1.Receipt
-	25, // 26: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
-	25, // 27: seqledger.v1.Config.retain_blocks:type_name -> google.protobuf.Duration
-	1,  // 28: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
-	25, // 29: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	18, // 21: seqledger.v1.Transaction.keyed:type_name -> seqledger.v1.KeyedIdentity
+	25, // 22: seqledger.v1.Entity.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 23: seqledger.v1.ClientState.status:type_name -> seqledger.v1.ClientStatus
+	25, // 24: seqledger.v1.ClientState.last_seen:type_name -> google.protobuf.Timestamp
+	25, // 25: seqledger.v1.ClientState.expires_at:type_name -> google.protobuf.Timestamp
+	13, // 26: seqledger.v1.ClientState.receipts:type_name -> seqledger.v1.Receipt
+	26, // 27: seqledger.v1.Config.client_ttl:type_name -> google.protobuf.Duration
+	26, // 28: seqledger.v1.Config.retain_blocks:type_name -> google.protobuf.Duration
+	1,  // 29: seqledger.v1.WriteError.code:type_name -> seqledger.v1.WriteErrorCode
+	26, // 30: seqledger.v1.WriteError.retry_after:type_name -> google.protobuf.Duration
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_types_proto_init() }
@@ -2458,7 +2558,7 @@ func file_seqledger_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_types_proto_rawDesc), len(file_seqledger_v1_types_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -58,6 +58,9 @@ const (
 	// LedgerServiceGetTransactionProcedure is the fully-qualified name of the LedgerService's
 	// GetTransaction RPC.
 	LedgerServiceGetTransactionProcedure = "/seqledger.v1.LedgerService/GetTransaction"
+	// LedgerServiceGetReceiptProcedure is the fully-qualified name of the LedgerService's GetReceipt
+	// RPC.
+	LedgerServiceGetReceiptProcedure = "/seqledger.v1.LedgerService/GetReceipt"
 	// LedgerServiceGetBlockProcedure is the fully-qualified name of the LedgerService's GetBlock RPC.
 	LedgerServiceGetBlockProcedure = "/seqledger.v1.LedgerService/GetBlock"
 	// LedgerServiceListBlocksProcedure is the fully-qualified name of the LedgerService's ListBlocks
@@ -98,6 +101,10 @@ type LedgerServiceClient interface {
 	ListRelationships(context.Context, *connect.Request[v1.ListRelationshipsRequest]) (*connect.Response[v1.ListRelationshipsResponse], error)
 	// GetTransaction reads one committed write.
 	GetTransaction(context.Context, *connect.Request[v1.GetTransactionRequest]) (*connect.Response[v1.GetTransactionResponse], error)
+	// GetReceipt returns a receipt that verifies offline. It waits for the next
+	// signed checkpoint, some ten seconds. failed_precondition: the server signs
+	// none, or the transaction is of the ledger that this one was restored from.
+	GetReceipt(context.Context, *connect.Request[v1.GetReceiptRequest]) (*connect.Response[v1.GetReceiptResponse], error)
 	// GetBlock reads one block of a scope.
 	GetBlock(context.Context, *connect.Request[v1.GetBlockRequest]) (*connect.Response[v1.GetBlockResponse], error)
 	// ListBlocks pages through the block headers of a scope.
@@ -177,6 +184,13 @@ func NewLedgerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		getReceipt: connect.NewClient[v1.GetReceiptRequest, v1.GetReceiptResponse](
+			httpClient,
+			baseURL+LedgerServiceGetReceiptProcedure,
+			connect.WithSchema(ledgerServiceMethods.ByName("GetReceipt")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		getBlock: connect.NewClient[v1.GetBlockRequest, v1.GetBlockResponse](
 			httpClient,
 			baseURL+LedgerServiceGetBlockProcedure,
@@ -212,6 +226,7 @@ type ledgerServiceClient struct {
 	listEntities      *connect.Client[v1.ListEntitiesRequest, v1.ListEntitiesResponse]
 	listRelationships *connect.Client[v1.ListRelationshipsRequest, v1.ListRelationshipsResponse]
 	getTransaction    *connect.Client[v1.GetTransactionRequest, v1.GetTransactionResponse]
+	getReceipt        *connect.Client[v1.GetReceiptRequest, v1.GetReceiptResponse]
 	getBlock          *connect.Client[v1.GetBlockRequest, v1.GetBlockResponse]
 	listBlocks        *connect.Client[v1.ListBlocksRequest, v1.ListBlocksResponse]
 	watch             *connect.Client[v1.WatchRequest, v1.WatchResponse]
@@ -262,6 +277,11 @@ func (c *ledgerServiceClient) GetTransaction(ctx context.Context, req *connect.R
 	return c.getTransaction.CallUnary(ctx, req)
 }
 
+// GetReceipt calls seqledger.v1.LedgerService.GetReceipt.
+func (c *ledgerServiceClient) GetReceipt(ctx context.Context, req *connect.Request[v1.GetReceiptRequest]) (*connect.Response[v1.GetReceiptResponse], error) {
+	return c.getReceipt.CallUnary(ctx, req)
+}
+
 // GetBlock calls seqledger.v1.LedgerService.GetBlock.
 func (c *ledgerServiceClient) GetBlock(ctx context.Context, req *connect.Request[v1.GetBlockRequest]) (*connect.Response[v1.GetBlockResponse], error) {
 	return c.getBlock.CallUnary(ctx, req)
@@ -308,6 +328,10 @@ type LedgerServiceHandler interface {
 	ListRelationships(context.Context, *connect.Request[v1.ListRelationshipsRequest]) (*connect.Response[v1.ListRelationshipsResponse], error)
 	// GetTransaction reads one committed write.
 	GetTransaction(context.Context, *connect.Request[v1.GetTransactionRequest]) (*connect.Response[v1.GetTransactionResponse], error)
+	// GetReceipt returns a receipt that verifies offline. It waits for the next
+	// signed checkpoint, some ten seconds. failed_precondition: the server signs
+	// none, or the transaction is of the ledger that this one was restored from.
+	GetReceipt(context.Context, *connect.Request[v1.GetReceiptRequest]) (*connect.Response[v1.GetReceiptResponse], error)
 	// GetBlock reads one block of a scope.
 	GetBlock(context.Context, *connect.Request[v1.GetBlockRequest]) (*connect.Response[v1.GetBlockResponse], error)
 	// ListBlocks pages through the block headers of a scope.
@@ -383,6 +407,13 @@ func NewLedgerServiceHandler(svc LedgerServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	ledgerServiceGetReceiptHandler := connect.NewUnaryHandler(
+		LedgerServiceGetReceiptProcedure,
+		svc.GetReceipt,
+		connect.WithSchema(ledgerServiceMethods.ByName("GetReceipt")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	ledgerServiceGetBlockHandler := connect.NewUnaryHandler(
 		LedgerServiceGetBlockProcedure,
 		svc.GetBlock,
@@ -424,6 +455,8 @@ func NewLedgerServiceHandler(svc LedgerServiceHandler, opts ...connect.HandlerOp
 			ledgerServiceListRelationshipsHandler.ServeHTTP(w, r)
 		case LedgerServiceGetTransactionProcedure:
 			ledgerServiceGetTransactionHandler.ServeHTTP(w, r)
+		case LedgerServiceGetReceiptProcedure:
+			ledgerServiceGetReceiptHandler.ServeHTTP(w, r)
 		case LedgerServiceGetBlockProcedure:
 			ledgerServiceGetBlockHandler.ServeHTTP(w, r)
 		case LedgerServiceListBlocksProcedure:
@@ -473,6 +506,10 @@ func (UnimplementedLedgerServiceHandler) ListRelationships(context.Context, *con
 
 func (UnimplementedLedgerServiceHandler) GetTransaction(context.Context, *connect.Request[v1.GetTransactionRequest]) (*connect.Response[v1.GetTransactionResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.LedgerService.GetTransaction is not implemented"))
+}
+
+func (UnimplementedLedgerServiceHandler) GetReceipt(context.Context, *connect.Request[v1.GetReceiptRequest]) (*connect.Response[v1.GetReceiptResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.LedgerService.GetReceipt is not implemented"))
 }
 
 func (UnimplementedLedgerServiceHandler) GetBlock(context.Context, *connect.Request[v1.GetBlockRequest]) (*connect.Response[v1.GetBlockResponse], error) {
