@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strconv"
@@ -198,30 +199,40 @@ func (l *Log) Entry(ctx context.Context, index uint64) (e raftlog.Entry, err err
 // missing is machine.ErrCorrupt, and so are missing entries before later ones, unless other objects have the entries.
 func (l *Log) Visit(ctx context.Context, after uint64, visit func(*raftlog.Entry) error) error {
 	var open []*logObject // that have the next entry
-	for i := 0; ; {
+	i := 0
+	objects := readAhead(ctx, func(ctx context.Context) (entries []raftlog.Entry, err error) {
 		for ; i < len(l.objects) && l.objects[i].first <= after+1; i++ {
 			open = append(open, &l.objects[i])
 		}
 		open = slices.DeleteFunc(open, func(o *logObject) bool { return o.last <= after })
-		if len(open) == 0 {
-			if i < len(l.objects) {
-				return fmt.Errorf("%w: the log from entry %d to %d is missing in %s", machine.ErrCorrupt, after+1,
-					l.objects[i].first-1, l.target)
-			}
-			return nil
+		switch {
+		case len(open) > 0:
+			entries, err = l.readOne(ctx, open)
+		case i < len(l.objects):
+			err = fmt.Errorf("%w: the log from entry %d to %d is missing in %s", machine.ErrCorrupt, after+1,
+				l.objects[i].first-1, l.target)
+		default:
+			err = io.EOF
 		}
-		entries, err := l.readOne(ctx, open)
-		if err != nil {
-			return err
+		if err == nil {
+			entries = entries[after+1-entries[0].Index:]
+			after = entries[len(entries)-1].Index
 		}
+		return entries, err
+	})
+	defer objects.close()
+	for {
+		entries, err := objects.next()
 		for k := range entries {
-			if entries[k].Index <= after {
-				continue
-			}
 			if err := visit(&entries[k]); err != nil {
 				return err
 			}
-			after = entries[k].Index
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
