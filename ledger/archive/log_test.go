@@ -55,9 +55,9 @@ func TestFolderOfADayHasSomethingElse(t *testing.T) {
 	t.Parallel()
 	const ledger = 0xabc
 	target, day := Directory(t.TempDir()), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	must.Do(t, PutLog(t.Context(), target, ledger, day, someEntries(1, 9)))
-	must.Do(t, PutLog(t.Context(), target, ledger, day.AddDate(0, 0, 1), someEntries(10, 20)))
-	must.Do(t, PutLog(t.Context(), target, ledger, day.AddDate(0, 0, 2), someEntries(21, 30)))
+	must.Do(t, putLog(target, ledger, day, someEntries(1, 9)))
+	must.Do(t, putLog(target, ledger, day.AddDate(0, 0, 1), someEntries(10, 20)))
+	must.Do(t, putLog(target, ledger, day.AddDate(0, 0, 2), someEntries(21, 30)))
 	stray := filepath.Join(target.String(), filepath.FromSlash(logFolder(ledger)), "2026-03-01", ".nfs01")
 	must.Do(t, os.WriteFile(stray, nil, 0o600))
 	must.Do(t, must.Get(ListLog(t.Context(), target, ledger))(t).remove(t.Context(), 20))
