@@ -204,7 +204,7 @@ func (l *Ledger) findShipped(ctx context.Context, t archive.Target, ledger machi
 		return err
 	}
 	if end > l.log.Last() { // this node has applied all that was committed before it led
-		return fmt.Errorf("%s: %w: its log goes on to entry %d, and that of this ledger to %d", t, archive.ErrOther, end,
+		return fmt.Errorf("%s: %w: its log goes on to entry %d, and this one's to %d", t, archive.ErrOther, end,
 			l.log.Last())
 	}
 	if own, err := l.log.Entries(end, 1); end > after && err == nil && len(own) > 0 {

@@ -236,7 +236,7 @@ func mustNotice(t *testing.T, target archive.Target, id machine.LedgerID, last m
 func TestLogThatIsLostBeforeAState(t *testing.T) {
 	t.Parallel()
 	target, id, _ := archivedHistory(t)
-	objects := must.Get(filepath.Glob(filepath.Join(target.(interface{ Path() string }).Path(), "*", "log", "*", "*")))(t)
+	objects := must.Get(filepath.Glob(filepath.Join(target.String(), "*", "log", "*", "*")))(t)
 	for _, path := range objects {
 		must.Do(t, os.Remove(path))
 	}
@@ -244,7 +244,8 @@ func TestLogThatIsLostBeforeAState(t *testing.T) {
 	from := must.Get(verify.FromArchive(t.Context(), target, id, verify.Until{Time: states[1].Time.Add(-1)}))(t)
 	report := must.Get(verify.State(t.Context(), from[0], verify.Options{}))(t)
 	if err := report.Problem(""); err == nil {
-		t.Errorf("it is restored up to %d, the next state is up to %d, and nothing is said", report.Index, states[1].Index)
+		t.Errorf("it is restored up to %d, and nothing is said of what comes before the state of %d", report.Index,
+			states[1].Index)
 	}
 }
 

@@ -49,8 +49,8 @@ func visited(t *testing.T, target Target, ledger machine.LedgerID, after uint64)
 	return entries, err
 }
 
-// TestFolderOfADayHasSomethingElse: a file that is none of the log, such as one that a network's file system leaves of a
-// file that was open, keeps its folder, and nothing from being removed.
+// TestFolderOfADayHasSomethingElse: a file that is none of the log, such as one that a network's file system leaves of
+// one that was open, keeps its folder, and nothing from being removed.
 func TestFolderOfADayHasSomethingElse(t *testing.T) {
 	t.Parallel()
 	const ledger = 0xabc
