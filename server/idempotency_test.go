@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,128 +59,6 @@ func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) 
 	t.Helper()
 	answer := must.Get(f(t.Context(), connect.NewRequest(q)))(t)
 	return answer.Msg
-}
-
-// The life of a record over the wire: one owner, who keeps its lease, leaves progress and finishes; all others get the
-// result.
-func TestReservationOverTheWire(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, server.Options{})
-	for protocol, o := range wire {
-		c := seqledgerv1connect.NewIdempotencyServiceClient(h.h2, h.url, o...)
-		key := strings.ReplaceAll(protocol, " ", "-")
-		first, second := reserveOf(key, 1), reserveOf(key, 2)
-		began := time.Now()
-		owned := reply(t, c.Reserve, first)
-		if owned.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || owned.Token == 0 ||
-			owned.Attempt != 1 ||
-			!owned.LeaseExpiresAt.AsTime().After(began.Add(50*time.Second)) {
-			t.Fatal(protocol, owned)
-		}
-		if again := reply(t, c.Reserve, first); again.Outcome != owned.Outcome || again.Token != owned.Token {
-			t.Errorf("%s: the owner's repeat: %v", protocol, again)
-		}
-		if other := reply(t, c.Reserve, second); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT ||
-			other.RetryAfter.AsDuration() <= 0 || other.Record != nil || other.Token != 0 {
-			t.Errorf("%s: another one meanwhile: %v", protocol, other)
-		}
-		stranger := reserveOf(second.Record.Key, 3)
-		stranger.Fingerprint.Digest[0] = 9
-		if other := reply(t, c.Reserve, stranger); other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH ||
-			other.Record != nil {
-			t.Errorf("%s: another request: %v", protocol, other)
-		}
-		owner := ownerOf(first, owned.Token)
-		beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: owner, Lease: durationpb.New(time.Hour)})
-		if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK ||
-			!beat.LeaseExpiresAt.AsTime().After(time.Now().Add(time.Minute)) {
-			t.Errorf("%s: heartbeat: %v", protocol, beat)
-		}
-		kept := reply(t, c.Checkpoint, &seqledgerv1.CheckpointRequest{Owner: owner, Data: []byte("half")})
-		if kept.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
-			t.Errorf("%s: checkpoint: %v", protocol, kept)
-		}
-		pending := reply(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record}).Record
-		if pending.State != seqledgerv1.RecordState_RECORD_STATE_PENDING || string(pending.Checkpoint) != "half" ||
-			len(pending.KeyHash) != 32 {
-			t.Errorf("%s: the record meanwhile: %v", protocol, pending)
-		}
-		response := bytes.Repeat([]byte("r"), 2_000)
-		done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: response,
-			Ttl: durationpb.New(time.Hour)})
-		if done.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK || done.Record != nil ||
-			!done.ExpiresAt.AsTime().After(time.Now().Add(59*time.Minute)) {
-			t.Errorf("%s: complete: %v", protocol, done)
-		}
-		check.Equal(t, reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner,
-			Response: response}).Outcome, done.Outcome, "%s: complete again: %v", protocol)
-		other := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: owner, Response: []byte("no")})
-		if other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED ||
-			!bytes.Equal(other.Record.GetResponse(), response) {
-			t.Errorf("%s: a reject behind it: %v", protocol, other.Outcome)
-		}
-		replay := reply(t, c.Reserve, second)
-		if replay.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY ||
-			!bytes.Equal(replay.Record.Response, response) {
-			t.Errorf("%s: replay: %v", protocol, replay.Outcome)
-		}
-		purged := reply(t, c.PurgeRecord, &seqledgerv1.PurgeRecordRequest{Record: first.Record})
-		if purged.Outcome != done.Outcome {
-			t.Errorf("%s: purge: %v", protocol, purged)
-		}
-		err := call(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: first.Record})
-		if connect.CodeOf(err) != connect.CodeNotFound ||
-			strings.Contains(err.Error(), first.Record.Key) {
-			t.Errorf("%s: a purged record: %v", protocol, err)
-		}
-	}
-}
-
-// Whoever waits gets the result as soon as there is one, and one of many becomes the owner.
-func TestReserveWaits(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, server.Options{})
-	c := h.idempotency()
-	first := reserveOf("k", 1)
-	owned := reply(t, c.Reserve, first)
-	const callers = 32
-	outcomes := make(chan *seqledgerv1.ReserveResponse, callers)
-	var group sync.WaitGroup
-	for i := range callers {
-		group.Go(func() {
-			r := reserveOf("k", byte(i+2))
-			r.Wait = durationpb.New(time.Minute)
-			answer, err := c.Reserve(t.Context(), connect.NewRequest(r))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			outcomes <- answer.Msg
-		})
-	}
-	eventually(t, "the callers to wait", func() bool { return h.ledger.Stats().KeyWaiters == callers })
-	must.Equal(t, reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first,
-		owned.Token)}).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK)
-	next := <-outcomes
-	if next.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || next.Token <= owned.Token {
-		t.Fatal("the first answer after a release:", next)
-	}
-	eventually(t, "the others to wait again", func() bool { return h.ledger.Stats().KeyWaiters == callers-1 })
-	for i := range callers {
-		r := reserveOf("k", byte(i+2))
-		out := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(r, next.Token),
-			Response: []byte("done")})
-		if out.Outcome == seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
-			break
-		}
-	}
-	group.Wait()
-	close(outcomes)
-	for out := range outcomes {
-		if out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY || string(out.Record.Response) != "done" {
-			t.Error(out)
-		}
-	}
 }
 
 // Each malformed request names its field, and changes nothing.
@@ -280,6 +157,10 @@ func TestPrincipals(t *testing.T) {
 			out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH {
 			t.Errorf("algorithm %d: %v", algorithm, out)
 		}
+	}
+	err := call(t, g.records("writer").GetRecord, &seqledgerv1.GetRecordRequest{Record: recordKey("secret")})
+	if connect.CodeOf(err) != connect.CodeNotFound || strings.Contains(err.Error(), "secret") {
+		t.Error("a record that is not there:", err)
 	}
 	owner := ownerOf(named("k", 1), mine.Token)
 	check.Equal(t, connect.CodeOf(call(t, g.records("second").Complete,

@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -28,54 +28,6 @@ func keyedWrite(key, value string) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{
 		Scope: scope(), Namespace: "jobs", IdempotencyKey: key, Operations: []*seqledgerv1.Operation{appendOp(value)},
 	}
-}
-
-// A write that belongs to a key is committed once, and its repeats get the same receipt.
-func TestKeyedWritesOverTheWire(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, server.Options{})
-	for protocol, o := range wire {
-		c := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, o...)
-		key := strings.ReplaceAll(protocol, " ", "-")
-		first := reply(t, c.Write, keyedWrite(key, "job")).Receipt
-		if first.Replayed || first.Sequence != 0 || first.TxId == "" {
-			t.Errorf("%s: %v", protocol, first)
-		}
-		again := reply(t, c.Write, keyedWrite(key, "job")).Receipt
-		if !again.Replayed || again.TxId != first.TxId {
-			t.Errorf("%s: the repeat: %v", protocol, again)
-		}
-		err := call(t, c.Write, keyedWrite(key, "another job"))
-		check.Equal(t, detail(err).GetCode(), seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
-			"%s: another request: %v: %v", protocol, err)
-		elsewhere := keyedWrite(key, "another job")
-		elsewhere.Namespace = "mail"
-		if r := reply(t, c.Write, elsewhere).Receipt; r.Replayed {
-			t.Errorf("%s: the key of another namespace is in the way: %v", protocol, r)
-		}
-	}
-	var group sync.WaitGroup
-	receipts := make([]*seqledgerv1.Receipt, 32)
-	for i := range receipts {
-		group.Go(func() {
-			if answer, err := h.client.Write(t.Context(), connect.NewRequest(keyedWrite("race", "job"))); err != nil {
-				t.Error(err)
-			} else {
-				receipts[i] = answer.Msg.Receipt
-			}
-		})
-	}
-	group.Wait()
-	fresh := 0
-	for _, r := range receipts {
-		if !r.GetReplayed() {
-			fresh++
-		}
-		if r.GetTxId() != receipts[0].GetTxId() {
-			t.Error("two receipts for one key:", r, receipts[0])
-		}
-	}
-	check.Equal(t, fresh, 1, "%d of the callers committed the write")
 }
 
 // Each mistake in a keyed write names its field, and a write of a stream has no field of a keyed one.
@@ -204,6 +156,10 @@ func TestTimesOfKeys(t *testing.T) {
 	second := reserveOf("refused", 1)
 	refused := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(second, reply(t, c.Reserve, second).Token)})
 	near("the refusal expires", refused.ExpiresAt, 2*time.Hour)
+	second = reserveOf("named", 1)
+	done = reply(t, c.Complete, &seqledgerv1.CompleteRequest{
+		Owner: ownerOf(second, reply(t, c.Reserve, second).Token), Ttl: durationpb.New(3 * time.Hour)})
+	near("the result of an owner that says when expires", done.ExpiresAt, 3*time.Hour)
 	if _, err := server.New(server.Options{Ledger: h.ledger, KeyLease: time.Millisecond}); err == nil {
 		t.Error("a lease of a millisecond is taken")
 	}
