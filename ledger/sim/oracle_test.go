@@ -29,7 +29,7 @@ type oracle struct {
 	known    map[uint64]uint64 // creation index → sequence for which a client has a receipt
 	keys     *keysOracle
 
-	trees    map[machine.LedgerID][]machine.Hash // the leaves that were seen
+	trees map[machine.LedgerID][]machine.Hash // the leaves that were seen
 
 	termBase, termBegan int64
 	decisions           int // commands applied for the first time
@@ -138,8 +138,8 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	}
 }
 
-// grown compares the leaves of receipts' trees that an entry has added after a ledger index with those that it has added
-// on another node, or before a restart: so a checkpoint of any moment agrees with all that were signed before.
+// grown compares the leaves of receipts' trees that an entry has added after a ledger index with those that it has
+// added on another node, or before a restart: so a checkpoint of any moment agrees with all that were signed before.
 func (o *oracle) grown(v machine.View, after uint64) {
 	now := v.Tree()
 	seen := func(id machine.LedgerID, at uint64, leaf machine.Hash) {
