@@ -94,13 +94,14 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
 	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
-# What make test has run in full is not repeated; internal/testkit/longtests finds the rest.
-LONG := $(GO) run ./internal/testkit/longtests
+# The directories of packages with tests that -short shortens: they ask testing.Short, or package rapidtest does.
+TEST_SOURCES := {{range .TestGoFiles}}{{$$.Dir}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$.Dir}}/{{.}} {{end}}
+LONG := $(GO) list -f '$(TEST_SOURCES)' ./... | xargs grep -lE 'testing\.Short\(\)|rapidtest\.' | xargs -n 1 dirname | sort -u
 .PHONY: test-long
-test-long: ## Run at full length the tests that make test shortens, but for make test-damage
-	@echo "make test-long takes some ten minutes on two cores; make test-damage damages small files in every place"
+test-long: ## Run at full length the packages that make test shortens, but for make test-damage
+	@echo "make test-long takes some ten minutes longer than make test; make test-damage damages small files in every place"
 	$(GO) vet ./...
-	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
+	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m $$($(LONG))
 
 .PHONY: test-nightly
 test-nightly: test-long test-damage ## Run what is too long for .ci/run, for a scheduled job (some three hours)

@@ -1,12 +1,10 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync"
 	"testing"
@@ -42,64 +40,6 @@ func mustKeyed(t *testing.T, l *Ledger, c *machine.KeyedCommand, want machine.Co
 	out := must.Get(l.Keyed(t.Context(), c, 0, nil))(t)
 	must.Equal(t, out.Code, want, "command %d: %v", c.Kind)
 	return out
-}
-
-// Of many that reserve one key at once, one does the work; the others wait and are
-// given its response. A response that is long, and a restart, change nothing.
-func TestOneOwnerAmongMany(t *testing.T) {
-	t.Parallel()
-	o := Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
-	l := must.Get(Open(t.Context(), o))(t)
-	response := bytes.Repeat([]byte("response "), 1_000)
-	var owners, replays sync.Map
-	var group sync.WaitGroup
-	for i := range 32 {
-		group.Go(func() {
-			c := keyedCommand(l, "one", byte(i))
-			out, err := l.Keyed(t.Context(), c, time.Hour, nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			switch out.Code {
-			case machine.Keyed(keyed.Acquired):
-				owners.Store(i, out.Index)
-				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response),
-					0, nil); err != nil || out.Code != machine.Keyed(keyed.OK) {
-					t.Error(out.Code, err)
-				}
-			case machine.Keyed(keyed.Replay):
-				replays.Store(i, bytes.Equal(out.Keyed.Record.Response, response))
-			default:
-				t.Errorf("caller %d: %v", i, out.Code)
-			}
-		})
-	}
-	group.Wait()
-	count := func(m *sync.Map) (n int) {
-		m.Range(func(_, value any) bool {
-			if value == false {
-				t.Error("a replay has another response")
-			}
-			n++
-			return true
-		})
-		return n
-	}
-	if count(&owners) != 1 || count(&replays) != 31 {
-		t.Errorf("%d owners, %d replays", count(&owners), count(&replays))
-	}
-	if n := l.keys.len(); n != 0 || len(l.keys.waiting) != 0 {
-		t.Errorf("%d calls wait still", n)
-	}
-	must.Do(t, l.Close())
-	l = must.Get(Open(t.Context(), o))(t)
-	entries := l.Stats().Entries
-	out := mustKeyed(t, l, keyedCommand(l, "one", 99), machine.Keyed(keyed.Replay))
-	if !bytes.Equal(out.Keyed.Record.Response, response) || l.Stats().Entries != entries {
-		t.Error("after a restart the state answers with another response, or not at all")
-	}
-	must.Do(t, l.Close())
 }
 
 // A waiting Reserve ends in every way in which a reservation can: its owner gives

@@ -53,24 +53,6 @@ func closeLedger(t testing.TB, l *ledger.Ledger) {
 	must.Do(t, l.Close())
 }
 
-func TestReceiptsSurviveRestart(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	l := open(t, ledger.Options{Dir: dir})
-	var receipts []machine.Receipt
-	for i := range 10 {
-		receipts = append(receipts, mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}),
-			machine.Committed).Receipt)
-	}
-	closeLedger(t, l)
-	l = open(t, ledger.Options{Dir: dir})
-	for i, want := range receipts {
-		got := mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}), machine.Replayed).Receipt
-		want.Replayed = true
-		check.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "receipt of sequence %d is %+v, was %+v: %v", i+1, got, want)
-	}
-}
-
 // With the cache off, every answer is the same.
 func TestCacheChangesNoAnswer(t *testing.T) {
 	t.Parallel()
@@ -138,24 +120,6 @@ func TestSubmitMixesRetriesAndRefusals(t *testing.T) {
 	want := []machine.Code{machine.Committed, machine.Replayed, machine.SequenceGap, machine.Committed}
 	for i, out := range outcomes {
 		check.Equal(t, out.Code, want[i], "outcome %d is %s", i)
-	}
-}
-
-func TestMalformedWriteChangesNothing(t *testing.T) {
-	t.Parallel()
-	l := open(t, ledger.Options{})
-	before := l.Stats().Commands
-	var field *machine.FieldError
-	bad := appendWrite("c", 0, nil)
-	if _, err := l.Write(t.Context(), bad); !errors.As(err, &field) || field.Field != "sequence" {
-		t.Errorf("Write: %v", err)
-	}
-	_, err := machine.Commands(appendWrite("c", 1, nil), bad)
-	if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), "writes[1]: sequence") {
-		t.Errorf("Commands: %v", err)
-	}
-	if after := l.Stats().Commands; after != before {
-		t.Errorf("%d commands reached the log", after-before)
 	}
 }
 

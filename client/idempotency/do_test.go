@@ -188,30 +188,6 @@ func TestDoLargeResults(t *testing.T) {
 	}
 }
 
-// Work that takes longer than its lease keeps the lease.
-func TestDoKeepsItsLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := idempotency.Memory()
-		o := idempotency.DoOptions{Settings: idempotency.Settings{Lease: time.Second,
-			OnLeaseExpired: idempotency.TakeOver}}
-		done, err := o.Do(t.Context(), store, doKey(), func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
-			for range 100 {
-				pass(time.Second)
-				if r, err := store.Reserve(ctx, &idempotency.ReserveRequest{
-					Key: doKey(), AttemptID: idempotency.NewAttemptID(), OnLeaseExpired: idempotency.TakeOver,
-				}); err != nil || r.Outcome != idempotency.InFlight {
-					t.Fatalf("another owner got %+v, %v", r, err)
-				}
-			}
-			return []byte("done"), ctx.Err()
-		})
-		if err != nil || string(done.Response) != "done" {
-			t.Errorf("%+v, %v", done, err)
-		}
-	})
-}
-
 // A panic of the work leaves the outcome unknown and leaks no goroutine.
 func TestDoPanics(t *testing.T) {
 	t.Parallel()

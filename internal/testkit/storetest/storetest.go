@@ -400,7 +400,10 @@ func invalidRequests(t *testing.T, store idempotency.Store) {
 			r.TTL, r.ForgetAfter = time.Hour, time.Minute
 		},
 		"long wait": func(r *idempotency.ReserveRequest) { r.Wait = time.Hour },
-		"policy":    func(r *idempotency.ReserveRequest) { r.OnLeaseExpired = 9 },
+		// A store would have to bound it anew for each copy.
+		"valid for hours":     func(r *idempotency.ReserveRequest) { r.ValidUntil = time.Now().Add(3 * time.Hour) },
+		"valid for centuries": func(r *idempotency.ReserveRequest) { r.ValidUntil = time.Now().Add(1<<63 - 1) },
+		"policy":              func(r *idempotency.ReserveRequest) { r.OnLeaseExpired = 9 },
 	} {
 		if answer, err := s.Reserve(s.ctx, s.request(change)); !isInvalid(err) {
 			t.Errorf("%s: %+v, %v", name, answer, err)
