@@ -38,6 +38,7 @@ type logShipper struct {
 
 	// For the goroutine that copies.
 
+	writer archive.LogWriter
 	term   uint64           // in which shipped was found; 0 for none
 	ledger machine.LedgerID // of the archive in which it was found
 
@@ -224,10 +225,10 @@ func (l *Ledger) shipOne(
 	ctx context.Context, t archive.Target, ledger machine.LedgerID, at time.Time,
 ) (some bool, err error) {
 	s := &l.archiver.log
-	var entries []raftlog.Entry
-	for next, size := s.shipped.Load()+1, 0; size < archive.LogObjectBytes; {
-		more, err := l.log.Entries(next, readBytes)
-		if errors.Is(err, segment.ErrTruncated) && len(entries) == 0 {
+	s.writer.Begin(ledger)
+	for next, full := s.shipped.Load()+1, false; !full; next = s.writer.Last() + 1 {
+		entries, err := l.log.Entries(next, readBytes)
+		if errors.Is(err, segment.ErrTruncated) && s.writer.Last() == 0 {
 			l.options.Logger.Warn("the archive lacks entries of the log, because it did not take them in time; "+
 				"moments from there to the next state cannot be restored", "after", next-1)
 			gap := l.log.First() - 1
@@ -239,21 +240,18 @@ func (l *Ledger) shipOne(
 		if err != nil {
 			return false, err
 		}
-		if len(more) == 0 {
+		if len(entries) == 0 {
 			break
 		}
-		for i := range more {
-			size += len(more[i].Data)
-		}
-		entries, next = append(entries, more...), next+uint64(len(more))
+		full = s.writer.Add(entries)
 	}
-	if len(entries) == 0 {
+	if s.writer.Last() == 0 {
 		return false, nil
 	}
-	if err := archive.PutLog(ctx, t, ledger, at, entries); err != nil {
+	if err := s.writer.Put(ctx, t, ledger, at); err != nil {
 		return false, err
 	}
-	s.shipped.Store(entries[len(entries)-1].Index)
+	s.shipped.Store(s.writer.Last())
 	return true, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strconv"
@@ -66,32 +67,52 @@ func parseLog(ledger machine.LedgerID, listed Object) (o logObject, ok bool) {
 	return o, o.name(ledger) == listed.Name
 }
 
-// PutLog puts entries of the log of a ledger, which follow one another, as an object. All of them must be committed. at
-// is the ledger time at about the last of them.
-func PutLog(ctx context.Context, t Target, ledger machine.LedgerID, at time.Time, entries []raftlog.Entry) error {
-	first := entries[0].Index
-	content := encodeLog(ledger, first, entries)
-	o := logObject{
-		first: first, last: first + uint64(len(entries)) - 1, sum: sha256.Sum256(content),
-		day: at.UTC().Format(logDay),
-	}
-	return t.Put(ctx, o.name(ledger), bytes.NewReader(content), int64(len(content)), o.sum)
+// LogWriter gathers entries of the log, all of them committed, for one object after another, in the same memory.
+type LogWriter struct {
+	content     []byte
+	first, last uint64 // indexes of the log; 0 for none yet
 }
 
-func encodeLog(ledger machine.LedgerID, first uint64, entries []raftlog.Entry) []byte {
-	b := binary.BigEndian.AppendUint32([]byte(logMagic), logVersion)
-	b = binary.BigEndian.AppendUint64(b, uint64(ledger))
-	b = binary.BigEndian.AppendUint64(b, first)
+// Begin begins an object of a ledger's log.
+func (w *LogWriter) Begin(ledger machine.LedgerID) {
+	if cap(w.content) > 2*LogObjectBytes { // of a large entry
+		w.content = nil
+	}
+	w.content = append(w.content[:0], logMagic...)
+	w.content = binary.BigEndian.AppendUint32(w.content, logVersion)
+	w.content = binary.BigEndian.AppendUint64(w.content, uint64(ledger))
+	w.first, w.last = 0, 0
+}
+
+// Add adds entries, which follow those before, and reports whether the object is to be put now.
+func (w *LogWriter) Add(entries []raftlog.Entry) (full bool) {
+	b := w.content
 	for i := range entries {
+		if w.first == 0 {
+			w.first = entries[i].Index
+			b = binary.BigEndian.AppendUint64(b, w.first)
+		}
 		b = binary.BigEndian.AppendUint64(b, entries[i].Term)
 		b = append(b, entries[i].Kind)
 		b = binary.BigEndian.AppendUint32(b, uint32(len(entries[i].Data)))
 		b = append(b, entries[i].Data...)
+		w.last = entries[i].Index
 	}
-	return b
+	w.content = b
+	return len(b) >= LogObjectBytes
 }
 
-// decodeLog is the inverse of encodeLog. The entries alias b.
+// Last returns the index of the last entry that was added; 0 for none.
+func (w *LogWriter) Last() uint64 { return w.last }
+
+// Put puts the object. at is the ledger time at about its last entry. The writer may be used again once the target does
+// not use it any more, which may be after an error.
+func (w *LogWriter) Put(ctx context.Context, t Target, ledger machine.LedgerID, at time.Time) error {
+	o := logObject{first: w.first, last: w.last, sum: sha256.Sum256(w.content), day: at.UTC().Format(logDay)}
+	return t.Put(ctx, o.name(ledger), bytes.NewReader(w.content), int64(len(w.content)), o.sum)
+}
+
+// decodeLog takes an object apart. The entries alias b.
 func decodeLog(b []byte) (ledger machine.LedgerID, entries []raftlog.Entry, err error) {
 	if len(b) < logHeaderBytes || string(b[:len(logMagic)]) != logMagic {
 		return 0, nil, fmt.Errorf("%w: it does not begin like one with entries of the log", machine.ErrCorrupt)
@@ -178,30 +199,40 @@ func (l *Log) Entry(ctx context.Context, index uint64) (e raftlog.Entry, err err
 // missing is machine.ErrCorrupt, and so are missing entries before later ones, unless other objects have the entries.
 func (l *Log) Visit(ctx context.Context, after uint64, visit func(*raftlog.Entry) error) error {
 	var open []*logObject // that have the next entry
-	for i := 0; ; {
+	i := 0
+	objects := readAhead(ctx, func(ctx context.Context) (entries []raftlog.Entry, err error) {
 		for ; i < len(l.objects) && l.objects[i].first <= after+1; i++ {
 			open = append(open, &l.objects[i])
 		}
 		open = slices.DeleteFunc(open, func(o *logObject) bool { return o.last <= after })
-		if len(open) == 0 {
-			if i < len(l.objects) {
-				return fmt.Errorf("%w: the log from entry %d to %d is missing in %s", machine.ErrCorrupt, after+1,
-					l.objects[i].first-1, l.target)
-			}
-			return nil
+		switch {
+		case len(open) > 0:
+			entries, err = l.readOne(ctx, open)
+		case i < len(l.objects):
+			err = fmt.Errorf("%w: the log from entry %d to %d is missing in %s", machine.ErrCorrupt, after+1,
+				l.objects[i].first-1, l.target)
+		default:
+			err = io.EOF
 		}
-		entries, err := l.readOne(ctx, open)
-		if err != nil {
-			return err
+		if err == nil {
+			entries = entries[after+1-entries[0].Index:]
+			after = entries[len(entries)-1].Index
 		}
+		return entries, err
+	})
+	defer objects.close()
+	for {
+		entries, err := objects.next()
 		for k := range entries {
-			if entries[k].Index <= after {
-				continue
-			}
 			if err := visit(&entries[k]); err != nil {
 				return err
 			}
-			after = entries[k].Index
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -317,63 +317,79 @@ func (a *Archive) HasBlocks(ctx context.Context, info *backupfile.Info) error {
 	if err := a.list(ctx); err != nil {
 		return err
 	}
-	return eachBlockFile(info, slices.Collect(maps.Values(a.files)), func(*entry) (machine.Hash, error) {
-		return machine.Hash{}, nil
-	})
+	return filesOf(info, slices.Collect(maps.Values(a.files))).all()
 }
 
-// eachBlockFile visits the block files that are not in a state itself, the last one first. visit returns the hash of
-// the file before, or zeros.
-func eachBlockFile(info *backupfile.Info, files []entry, visit func(*entry) (machine.Hash, error)) (err error) {
-	hash := info.Sealed
-	for number := info.From; number > info.First; number-- {
-		i := slices.IndexFunc(files, func(f entry) bool {
-			return f.Number == number-1 && (f.Hash == hash || hash == machine.Hash{})
-		})
-		if i < 0 {
-			return fmt.Errorf("%w: its block file %s is missing", machine.ErrCorrupt, blockfile.Name(number-1))
-		}
-		if hash, err = visit(&files[i]); err != nil {
-			return err
-		}
+// stateFiles are the block files of a state that are not in it, the last one first.
+type stateFiles struct {
+	files       []entry
+	after, from uint64       // numbers of the next one and of the first
+	hash        machine.Hash // of the next one; zeros if that is not known
+}
+
+func filesOf(info *backupfile.Info, files []entry) *stateFiles {
+	return &stateFiles{files: files, after: info.From, from: info.First, hash: info.Sealed}
+}
+
+// next returns the next file, or io.EOF. The hash of the one before it is not known then.
+func (s *stateFiles) next() (*entry, error) {
+	if s.after <= s.from {
+		return nil, io.EOF
 	}
-	return nil
+	s.after--
+	i := slices.IndexFunc(s.files, func(f entry) bool {
+		return f.Number == s.after && (f.Hash == s.hash || s.hash == machine.Hash{})
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("%w: its block file %s is missing", machine.ErrCorrupt, blockfile.Name(s.after))
+	}
+	s.hash = machine.Hash{}
+	return &s.files[i], nil
 }
 
-// partsReader reads the parts of a state in order, each once its hash has been checked.
+// all returns an error unless all of them are there.
+func (s *stateFiles) all() (err error) {
+	for err == nil {
+		_, err = s.next()
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return err
+}
+
+// partsReader reads the parts of a state in order.
 type partsReader struct {
-	ctx    context.Context //nolint:containedctx // It lives as long as one reading.
-	target Target
-	state  *State
-	parts  []part
-	next   int
-	rest   []byte // of the current one
+	parts *ahead[[]byte]
+	rest  []byte // of the current one
 }
 
 // Read implements [io.Reader].
-func (r *partsReader) Read(b []byte) (int, error) {
+func (r *partsReader) Read(b []byte) (n int, err error) {
 	if len(r.rest) == 0 {
-		if r.next == len(r.parts) {
-			return 0, io.EOF
+		if r.rest, err = r.parts.next(); err != nil {
+			return 0, err
 		}
-		p := r.parts[r.next]
-		r.next++
-		name := r.state.partName(r.next)
-		content, err := readSmall(r.ctx, r.target, name, p.size+1)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			err = fmt.Errorf("%w: it is missing", machine.ErrCorrupt)
-		case err == nil && (int64(len(content)) != p.size || sha256.Sum256(content) != p.sum):
-			err = fmt.Errorf("%w: it is not the part that its list speaks of", machine.ErrCorrupt)
-		}
-		if err != nil {
-			return 0, fmt.Errorf("%s in %s: %w", name, r.target, err)
-		}
-		r.rest = content
 	}
-	n := copy(b, r.rest)
+	n = copy(b, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
+}
+
+// readPart reads a part, which must be what the list says.
+func (s *State) readPart(ctx context.Context, t Target, number int, p part) ([]byte, error) {
+	name := s.partName(number)
+	content, err := readSmall(ctx, t, name, p.size+1)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w: it is missing", machine.ErrCorrupt)
+	case err == nil && (int64(len(content)) != p.size || sha256.Sum256(content) != p.sum):
+		err = fmt.Errorf("%w: it is not the part that its list speaks of", machine.ErrCorrupt)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s in %s: %w", name, t, err)
+	}
+	return content, err
 }
 
 // ReadState is backupfile.Read for a state of an archive, with its block files. Damage is machine.ErrCorrupt, and the
@@ -403,11 +419,39 @@ func ReadState(
 	if err != nil {
 		return info, err
 	}
-	return info, eachBlockFile(&info, found.files, func(f *entry) (machine.Hash, error) {
-		previous, err := copyFile(ctx, t, f, open)
-		told(f.Size)
-		return previous, err
+	return info, copyFiles(ctx, t, filesOf(&info, found.files), open, told)
+}
+
+// copyFiles copies block files, each once it has been checked.
+func copyFiles(
+	ctx context.Context, t Target, files *stateFiles, open func(file uint64) (io.Writer, error), told func(bytes int64),
+) error {
+	contents := readAhead(ctx, func(ctx context.Context) (c checkedFile, err error) {
+		f, err := files.next()
+		if err == nil {
+			c, err = readFile(ctx, t, f)
+			files.hash = c.previous
+		}
+		return c, err
 	})
+	defer contents.close()
+	for {
+		c, err := contents.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w, err := open(c.number)
+		if err == nil {
+			_, err = w.Write(c.content)
+		}
+		if err != nil {
+			return err
+		}
+		told(int64(len(c.content)))
+	}
 }
 
 // StateInfo reads what a state says of itself.
@@ -426,13 +470,21 @@ func (s *State) read(
 	progress func(done, total int64),
 ) (info backupfile.Info, err error) {
 	b, err := readSmall(ctx, t, s.listName(), maxList)
-	r := &partsReader{ctx: ctx, target: t, state: s}
+	var parts []part
 	if err == nil {
-		r.parts, err = decodeParts(b)
+		parts, err = decodeParts(b)
 	}
 	if err != nil {
 		return info, fmt.Errorf("%s in %s: %w", s.listName(), t, err)
 	}
+	number := 0
+	r := &partsReader{parts: readAhead(ctx, func(ctx context.Context) ([]byte, error) {
+		if number++; number > len(parts) {
+			return nil, io.EOF
+		}
+		return s.readPart(ctx, t, number, parts[number-1])
+	})}
+	defer r.parts.close()
 	return backupfile.Read(ctx, r, accept, open, progress)
 }
 
@@ -444,25 +496,24 @@ func (s *State) check(info *backupfile.Info) error {
 	return nil
 }
 
-// copyFile copies a block file that is checked first, and returns the hash of the one before it.
-func copyFile(
-	ctx context.Context, t Target, f *entry, open func(file uint64) (io.Writer, error),
-) (previous machine.Hash, err error) {
+// checkedFile is a block file that was read and checked.
+type checkedFile struct {
+	number   uint64
+	content  []byte
+	previous machine.Hash // of the file before it
+}
+
+func readFile(ctx context.Context, t Target, f *entry) (c checkedFile, err error) {
 	content, err := readSmall(ctx, t, f.name(), min(f.Size, math.MaxInt32))
+	var info blockfile.SealedInfo
 	if err == nil {
-		var info blockfile.SealedInfo
 		info, err = blockfile.CheckSealed(blockfile.InMemory(content))
-		if err == nil {
-			err = f.check(&info)
-		}
-		previous = info.Previous
+	}
+	if err == nil {
+		err = f.check(&info)
 	}
 	if err != nil {
-		return previous, fmt.Errorf("%s in %s: %w", f.name(), t, err)
+		return c, fmt.Errorf("%s in %s: %w", f.name(), t, err)
 	}
-	w, err := open(f.Number)
-	if err == nil {
-		_, err = w.Write(content)
-	}
-	return previous, err
+	return checkedFile{f.Number, content, info.Previous}, nil
 }

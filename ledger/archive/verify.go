@@ -127,7 +127,7 @@ func (r *Report) addStates(ctx context.Context, t Target, files []entry, progres
 	for _, s := range found.whole {
 		info, err := s.read(ctx, t, s.check, func(uint64) (io.Writer, error) { return io.Discard, nil }, nil)
 		if err == nil {
-			err = eachBlockFile(&info, files, func(*entry) (hash machine.Hash, err error) { return hash, nil })
+			err = filesOf(&info, files).all()
 		}
 		switch {
 		case ctx.Err() != nil:
