@@ -179,15 +179,19 @@ func (l *Ledger) compareTree(b *treeBuilder) error {
 	if err != nil {
 		return err
 	}
-	return l.Blocks(l.stopping, func(blocks machine.Blocks) (err error) {
-		failed := blocks.VisitLeaves(b.tree.Last(), func(r machine.RecordLeaves) bool {
-			if n := len(r.Blocks); r.Index == b.tree.Last() && r.Blocks[n-1] != machine.Hash(data) {
-				err = fmt.Errorf("%w: at ledger index %d", receipt.ErrForked, r.Index)
+	same, dropped := false, l.store.BlockBase() > 0
+	err = l.Blocks(l.stopping, func(blocks machine.Blocks) error {
+		return blocks.VisitLeaves(b.tree.Last(), func(r machine.RecordLeaves) bool {
+			if r.Index == b.tree.Last() {
+				same, dropped = r.Blocks[len(r.Blocks)-1] == machine.Hash(data), false
 			}
 			return false
 		})
-		return errors.Join(err, failed)
 	})
+	if err == nil && !same && !dropped {
+		err = fmt.Errorf("%w: at ledger index %d", receipt.ErrForked, b.tree.Last())
+	}
+	return err
 }
 
 // stepTime is for how long blocks are read at once; see package read. saveLeaves bounds what is in memory.

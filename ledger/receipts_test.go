@@ -234,6 +234,53 @@ func TestTreeIsMadeAgain(t *testing.T) {
 	check.Equal(t, checkpointOf(t, older, id), before, "the newest checkpoint is %v")
 }
 
+// A tree of other blocks than the ledger's gives no receipts, even if it has as many leaves, and is signed no more once
+// its end was compared.
+func TestTreeOfOtherBlocks(t *testing.T) {
+	t.Parallel()
+	dir, key := t.TempDir(), receiptKey(t)
+	o := ledger.Options{Dir: dir, Receipts: signedWith(key)}
+	l := open(t, o)
+	first := mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed).Receipt
+	offlineReceipt(t, l, key, first)
+	closeLedger(t, l)
+	other := filepath.Join(t.TempDir(), "other")
+	must.Do(t, os.CopyFS(other, os.DirFS(dir)))
+	for _, dir := range []string{dir, other} {
+		o.Dir = dir
+		l = open(t, o)
+		offlineReceipt(t, l, key, mustWrite(t, l, appendWrite("c", 2, []byte(dir)), machine.Committed).Receipt)
+		closeLedger(t, l)
+	}
+	id, before := first.LedgerID, checkpointOf(t, dir, first.LedgerID)
+	must.Do(t, os.RemoveAll(treeOf(other, id)))
+	must.Do(t, os.CopyFS(treeOf(other, id), os.DirFS(treeOf(dir, id))))
+	l = open(t, o)
+	out := mustWrite(t, l, appendWrite("c", 3, nil), machine.Committed)
+	for _, r := range []machine.Receipt{out.Receipt, first} {
+		check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, r.Index))), receipt.ErrForked)
+	}
+	closeLedger(t, l)
+	check.Equal(t, checkpointOf(t, other, id), before, "the newest checkpoint is %v")
+
+	// A tree that differs before its end gives no receipt of what it has otherwise.
+	must.Do(t, os.Remove(filepath.Join(treeOf(dir, id), "checkpoint")))
+	sound := must.Get(receipt.Open(treeOf(dir, id)))(t)
+	forged := receipt.Empty(treeOf(dir, id))
+	for i := range sound.Size() {
+		leaf := machine.Hash(must.Get(sound.ReadHashes(0, i, 1))(t))
+		if i == 1 {
+			leaf[0] ^= 1
+		}
+		forged.Add(leaf)
+	}
+	must.Do(t, forged.Save(sound.Last()))
+	o.Dir = dir
+	l = open(t, o)
+	offlineReceipt(t, l, key, mustWrite(t, l, appendWrite("c", 3, nil), machine.Committed).Receipt)
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, first.Index))), ledger.ErrReceiptsFail)
+}
+
 // A tree that cannot be written stops no write.
 func TestTreeThatCannotBeWritten(t *testing.T) {
 	t.Parallel()

@@ -111,6 +111,24 @@ func TestTreeSurvivesKills(t *testing.T) {
 	}
 }
 
+// A Save that fails has changed nothing that counts.
+func TestFailedSave(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log", "id")
+	before := treeOf(t, dir, 3, 3).Saved()
+	must.Do(t, os.Mkdir(filepath.Join(dir, "1"), 0o700))
+	tree := must.Get(Open(dir))(t)
+	for i := range int64(300) {
+		tree.Add(leafOf(3 + i))
+	}
+	if err := tree.Save(300); err == nil {
+		t.Error("a level is a directory, and is written")
+	}
+	check.Equal(t, must.Get(Open(dir))(t).Saved(), before, "it has %v")
+	must.Do(t, os.Remove(filepath.Join(dir, "1")))
+	check.Equal(t, treeOf(t, dir, 303, 303).Saved().Hash, rootAt(303), "then the root is %s")
+}
+
 // Damage of what is read at a start is found then, and any other by the proof that reads it. Nothing false comes of it.
 func TestDamagedTree(t *testing.T) {
 	t.Parallel()

@@ -28,7 +28,7 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		{mutant: "acknowledge before the sync", soon: true},
 		{mutant: "acknowledge before a majority", says: "acknowledged the log up to index", soon: true},
 		{mutant: "vote not stored", from: 216, says: "votes for"},
-		{mutant: "term not stored", from: 326, says: "votes for"},
+		{mutant: "term not stored", from: 411, says: "votes for"},
 		{mutant: "commit not stored behind a change", from: 45, says: "invariant 2"},
 		{mutant: "commit stored before its entries", from: 43, says: "invariant 2"},
 		{mutant: failedWriteIgnored, says: "invariant 2"},

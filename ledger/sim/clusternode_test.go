@@ -461,10 +461,12 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		if n.tamper.on() {
 			tx = tamperedTx{tx, &n.tamper}
 		}
+		before := n.m.Check().Index
 		if outcomes, err = n.m.Apply(tx, data); err != nil {
 			return err
 		}
 		v := n.m.View(tx)
+		n.w.oracle.grown(v, before)
 		digest = v.Digest()
 		n.queue.SetMostCommands(mostCommands(n.w, v.Config()))
 		return nil

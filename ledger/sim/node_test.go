@@ -316,10 +316,12 @@ func (n *node) applyRecord(index uint64, r record) []machine.Outcome {
 	n.w.ordinals[index] = r.index
 	err := n.state.update(boltstore.Position{Index: index, Term: r.term}, func(tx machine.Tx) (err error) {
 		tx = n.writer(tx)
+		before := n.m.Check().Index
 		if outcomes, err = n.m.Apply(tx, entry); err != nil {
 			return err
 		}
 		v := n.m.View(tx)
+		n.w.oracle.grown(v, before)
 		digest, horizon = v.Digest(), v.Horizon().Index()
 		most = mostCommands(n.w, v.Config())
 		return nil

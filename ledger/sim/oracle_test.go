@@ -29,6 +29,8 @@ type oracle struct {
 	known    map[uint64]uint64 // creation index → sequence for which a client has a receipt
 	keys     *keysOracle
 
+	trees map[machine.LedgerID][]machine.Hash // the leaves that were seen
+
 	termBase, termBegan int64
 	decisions           int // commands applied for the first time
 }
@@ -51,6 +53,7 @@ func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, model: ledgermodel.NewModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
 		sessions: map[name]uint64{}, known: map[uint64]uint64{}, keys: newKeysOracle(w),
+		trees: map[machine.LedgerID][]machine.Hash{},
 	}
 }
 
@@ -132,6 +135,31 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 			o.w.failCommand(c, "the decision at ledger index %d is not the model's: %s\ncommand: %s",
 				outcomes[i].Index, difference, describe(c))
 		}
+	}
+}
+
+// grown compares the leaves of receipts' trees that an entry has added after a ledger index with those that it has
+// added on another node, or before a restart: so a checkpoint of any moment agrees with all that were signed before.
+func (o *oracle) grown(v machine.View, after uint64) {
+	now := v.Tree()
+	seen := func(id machine.LedgerID, at uint64, leaf machine.Hash) {
+		tree := o.trees[id]
+		if at == uint64(len(tree)) {
+			o.trees[id] = append(tree, leaf)
+		} else if at > uint64(len(tree)) || tree[at] != leaf {
+			o.w.fail(nil, "leaf %d of %d of the tree of %s is %s, or another one was seen", at, len(tree), id, leaf)
+		}
+	}
+	seen(now.ID, 0, now.Origin)
+	o.w.must(v.VisitLeaves(after+1, func(l machine.RecordLeaves) bool {
+		id, _ := v.TxIDAt(l.Index).Parts()
+		for i, leaf := range l.Blocks {
+			seen(id, l.First+uint64(i), leaf)
+		}
+		return true
+	}), "reading the leaves of an entry")
+	if now.Leaves > uint64(len(o.trees[now.ID])) {
+		o.w.fail(nil, "the head counts %d leaves of %s, there are %d", now.Leaves, now.ID, len(o.trees[now.ID]))
 	}
 }
 
