@@ -38,7 +38,7 @@ type Options struct {
 
 	retry    time.Duration             // pause between two attempts; 0 means a second
 	stall    time.Duration             // see fetch; 0 means stallTimeout
-	patience time.Duration             // see archived; 0 means archivePatience
+	patience time.Duration             // 0 means archivePatience
 	disk     func(io.Writer) io.Writer // lets a test make the disk under the state fail
 	step     func(what string) error   // called before each step after the stream; an error ends the work there
 }
