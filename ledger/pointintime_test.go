@@ -208,6 +208,33 @@ func TestDamagedLog(t *testing.T) {
 	}
 }
 
+// TestStateTwice: two leaders may copy the same state, which is no problem; and one damaged object of the log is one
+// problem, behind which the next state is where the check goes on.
+func TestStateTwice(t *testing.T) {
+	t.Parallel()
+	target, id, _ := archivedHistory(t)
+	states := must.Get(archive.States(t.Context(), target, id))(t)
+	lists := must.Get(filepath.Glob(filepath.Join(target.String(), "*", "state", "*.state")))(t)
+	for _, list := range lists {
+		parts := strings.TrimSuffix(list, ".state")
+		again := parts[:len(parts)-16] + "ffffffffffffffff"
+		must.Do(t, os.CopyFS(again, os.DirFS(parts)))
+		must.Do(t, os.WriteFile(again+".state", must.Get(os.ReadFile(list))(t), 0o600))
+	}
+	report := must.Get(verify.Archive(t.Context(), target, id, verify.Options{}, nil))(t)
+	must.Do(t, report.Problem("the archive"))
+	objects := must.Get(filepath.Glob(filepath.Join(target.String(), "*", "log", "*", "*")))(t)
+	for _, path := range objects {
+		whole := must.Get(os.ReadFile(path))(t)
+		must.Do(t, os.WriteFile(path, whole[:len(whole)-1], 0o600))
+		report := must.Get(verify.Archive(t.Context(), target, id, verify.Options{}, nil))(t)
+		if len(report.Problems) > 1 || report.Index < states[len(states)-1].Index {
+			t.Errorf("without %s it is checked up to %d: %+v", path, report.Index, report.Problems)
+		}
+		must.Do(t, os.WriteFile(path, whole, 0o600))
+	}
+}
+
 // mustNotice expects an archive with one damaged object to be found damaged, and a restore of all of it to go round
 // that or to fail.
 func mustNotice(t *testing.T, target archive.Target, id machine.LedgerID, last moment, what string) {

@@ -254,8 +254,9 @@ func (c *archiveCheck) run(ctx context.Context, o Options) error {
 }
 
 func (c *archiveCheck) replay(ctx context.Context, store *boltstore.Store, o Options) error {
-	end := c.log.End(store.Checkpoint().Index)
+	end := uint64(0)
 	r := replay{report: c.report, store: store, undecided: true, applied: func(now stand) error {
+		end = now.position
 		if c.told != nil {
 			c.told(now.index)
 		}

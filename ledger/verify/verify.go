@@ -325,6 +325,9 @@ func (p *Report) add(where string, err error) error {
 }
 
 func (p *Report) addProblem(problem machine.Problem) {
+	if n := len(p.Problems); n > 0 && p.Problems[n-1] == problem {
+		return // found again from the next state of an archive
+	}
 	if len(p.Problems) == maxProblems {
 		p.Omitted++
 		return
@@ -337,7 +340,7 @@ type replay struct {
 	report    *Report
 	store     *boltstore.Store
 	undecided bool              // take entries of which nothing tells that they were committed, too
-	applied   func(stand) error // called after each entry; may be nil
+	applied   func(stand) error // called at the checkpoint and after each entry; may be nil
 	stands    *[]stand          // gets the position of the checkpoint and of each entry; may be nil
 	until     *Until            // nil for the end of the log
 
@@ -365,7 +368,11 @@ func (r *replay) run(ctx context.Context, read logReader) (m *machine.Machine, e
 	if r.m, err = r.report.openMachine(r.store); r.m == nil {
 		return nil, err
 	}
-	if _, err := r.note(raftlog.Position(r.store.Checkpoint())); err != nil {
+	now, err := r.note(raftlog.Position(r.store.Checkpoint()))
+	if err == nil && r.applied != nil {
+		err = r.applied(now)
+	}
+	if err != nil {
 		return nil, err
 	}
 	err = read(func(at raftlog.Position, entry []byte, decided bool) error {
