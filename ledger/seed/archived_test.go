@@ -61,7 +61,7 @@ func (b *busyTarget) Open(ctx context.Context, name string) (blockfile.File, err
 	return b.Target.Open(ctx, name)
 }
 
-// TestJoinWhileMuchIsWritten: a node that reads a state for long takes what the archive has got of the log meanwhile, so
+// TestJoinWhileMuchIsWritten: a node that reads a state for long takes what the archive gets of the log meanwhile, so
 // that the others know its digest yet, and have not dropped the log that follows.
 func TestJoinWhileMuchIsWritten(t *testing.T) {
 	t.Parallel()
