@@ -13,9 +13,9 @@ import (
 // maxObject is how many bytes of an object a copy has in memory.
 const maxObject = 256 << 20
 
-// Copy copies the archive of a ledger to another target. An object that is there already stays, so that a copy that was
-// interrupted is continued. What makes an archive of the objects comes last. States come before the log and the blocks,
-// which are there by then where the archive is being written. It tells the name of each
+// Copy copies the archive of a ledger to another target. An object that the target has stays, so that a copy that was
+// interrupted is continued. What makes an archive of the objects comes last. States come before the log and the blocks
+// that they need, because the archive may get more of each meanwhile. It tells the name of each
 // object and how many bytes it has.
 func Copy(
 	ctx context.Context, from, to Target, ledger machine.LedgerID, told func(name string, bytes int64),
