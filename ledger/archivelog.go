@@ -51,7 +51,7 @@ type logShipper struct {
 	look atomic.Bool // the log is to be truncated
 	seen atomic.Uint64
 
-	held int // how many truncations in a row had to keep everything; guarded by upkeep.jobs
+	due []uint64 // up to where the log was to be truncated the last times; guarded by upkeep.jobs
 }
 
 // noteState notes that there is a state with the log up to an index.
@@ -109,12 +109,12 @@ func (s *logShipper) tell() {
 	s.moved = make(chan struct{})
 }
 
-// shipLast copies the rest of the log before a stop, unless the archive fails already.
+// shipLast copies the rest of the log before a stop, unless another node leads by now or the archive fails already.
 func (l *Ledger) shipLast() {
 	l.archiver.mu.Lock()
 	failing := l.archiver.log.problem != ""
 	l.archiver.mu.Unlock()
-	if failing || l.archiver.mark.Load() == nil || l.options.ArchiveInterval < 0 {
+	if failing || l.cluster.Term() == 0 || l.archiver.mark.Load() == nil || l.options.ArchiveInterval < 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(l.stopping, l.options.archivePatience)
@@ -203,6 +203,10 @@ func (l *Ledger) findShipped(ctx context.Context, t archive.Target, ledger machi
 	if err != nil {
 		return err
 	}
+	if end > l.log.Last() { // this node has applied all that was committed before it led
+		return fmt.Errorf("%s: %w: its log goes on to entry %d, and this one's to %d", t, archive.ErrOther, end,
+			l.log.Last())
+	}
 	if own, err := l.log.Entries(end, 1); end > after && err == nil && len(own) > 0 {
 		archived, err := found.Entry(ctx, end)
 		switch {
@@ -262,13 +266,13 @@ func (l *Ledger) noteLog(index uint64, at, safe time.Time) {
 	l.archiver.stats.LogIndex, l.archiver.stats.LogTime, l.archiver.stats.LogSafe = index, at, safe
 }
 
-// logHold is how many truncations in a row may keep all of the log for the archive.
+// logHold is how many truncations the log is kept for the archive.
 const logHold = 16
 
 // keepLog returns up to where the log is to be truncated where it could be truncated up to an index: no further than
-// the archive is known to have it.
+// the archive is known to have it, but for what it takes too slowly or not at all.
 func (l *Ledger) keepLog(upTo uint64) uint64 {
-	if l.options.Archive == nil || l.options.ArchiveInterval < 0 {
+	if l.options.Archive == nil && !l.archiver.unnamed || l.options.ArchiveInterval < 0 {
 		return upTo
 	}
 	s := &l.archiver.log
@@ -278,14 +282,10 @@ func (l *Ledger) keepLog(upTo uint64) uint64 {
 		s.look.Store(true)
 		signal(s.wake)
 	}
-	truncated := l.log.Truncated()
-	if keep > truncated {
-		s.held = 0
-	} else if s.held++; s.held > logHold {
-		s.held = 0
-		return upTo
+	if s.due = append(s.due, upTo); len(s.due) > logHold {
+		keep, s.due = max(keep, s.due[0]), s.due[1:]
 	}
-	return max(min(keep, upTo), truncated)
+	return max(min(keep, upTo), l.log.Truncated())
 }
 
 // ArchivePoint copies the log up to everything that was acknowledged before the call, and returns the ledger index and

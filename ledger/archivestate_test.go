@@ -56,6 +56,19 @@ func openWithStates(t *testing.T, dir, to string, patience time.Duration) (*reta
 	return l, target
 }
 
+// TestLogForASlowTarget: a target that takes the log more slowly than it is written does not fill the disk either.
+func TestLogForASlowTarget(t *testing.T) {
+	t.Parallel()
+	l, target := openWithStates(t, t.TempDir(), t.TempDir(), 0)
+	behind := &Ledger{options: Options{Archive: target}, log: l.log}
+	for i := range uint64(10 * logHold) {
+		behind.archiver.log.shipped.Store(10 + i)
+		if upTo := 100 * (i + 1); upTo-behind.keepLog(upTo) > 100*logHold {
+			t.Fatalf("truncation %d keeps the log from %d to %d", i+1, behind.keepLog(upTo), upTo)
+		}
+	}
+}
+
 // copyStateNow tries to copy a state, and returns why that failed.
 func (l *retainingLedger) copyStateNow() string {
 	l.Helper()

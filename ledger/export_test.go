@@ -29,6 +29,12 @@ func Impatient(o Options) Options {
 	return o
 }
 
+// Patient gives an archive an hour before it counts as failing.
+func Patient(o Options) Options {
+	o.archivePatience = time.Hour
+	return o
+}
+
 // ArchiveNow copies to the archive what it lacks.
 func ArchiveNow(ctx context.Context, l *Ledger) { l.archiveFiles(ctx) }
 

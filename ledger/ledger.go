@@ -356,8 +356,8 @@ func (l *Ledger) Close() error {
 		// A failure answers everything, so that this ends in any case.
 		_ = l.Drain(context.Background())
 		if l.Err() == nil {
+			l.cluster.HandOver() // first, because no other node takes writes before
 			l.shipLast()
-			l.cluster.HandOver()
 		}
 		l.closeErr = l.release()
 	})

@@ -283,10 +283,8 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 			return goneError(err)
 		case errors.Is(err, ledger.ErrBackupRefused):
 			return connect.NewError(connect.CodeResourceExhausted, err)
-		case errors.Is(err, ledger.ErrNoArchive):
+		case errors.Is(err, ledger.ErrNoArchive), errors.Is(err, ledger.ErrNotArchived):
 			return connect.NewError(connect.CodeFailedPrecondition, err)
-		case errors.Is(err, ledger.ErrNotArchived):
-			return connect.NewError(connect.CodeUnavailable, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
 			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
 		case e == nil && errors.Is(err, context.Canceled):

@@ -156,6 +156,11 @@ func TestRestoreFromArchive(t *testing.T) {
 	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "1").expect(t, exitFailed, "no state")
 	seqledger(t, "restore", archived, "--data", data+"2", "--to-index", "999").expect(t, exitFailed,
 		"ends at index "+last)
+	seqledger(t, "restore", "--from-directory", data, "--data", data+"2", "--to-index", "1").expect(t, exitUsage,
+		"--to-index", "archive")
+	seqledger(t, "verify", "--data", data, "--to-time", "2027-01-31T11:59:59Z").expect(t, exitUsage, "--to-time")
+	seqledger(t, "restore", archived, "--data", data+"2", "--to-time", "2100-01-01T00:00:00Z").expect(t, exitDone,
+		"up to index "+last+", of ")
 }
 
 // TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator

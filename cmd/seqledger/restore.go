@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,7 @@ type restoreResult struct {
 	BackupLedgerID string `json:"backupLedgerId"`
 	BackupIndex    uint64 `json:"backupIndex,string"`
 	BackupDigest   string `json:"backupDigest"`
+	BackupTime     string `json:"backupTime"` // ledger time
 	LedgerID       string `json:"ledgerId"`
 	Index          uint64 `json:"index,string"`
 	Digest         string `json:"digest"`
@@ -94,15 +96,16 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 		}
 		return fail(exitFailed, c.hint(err), "restore of %s to %s: %w", from, c.Data, err)
 	}
+	of := time.Unix(0, info.Backup.Time).UTC().Format(time.RFC3339Nano)
 	if e.json {
 		return e.showObject(restoreResult{
 			Data: c.Data, BackupLedgerID: info.Backup.LedgerID.String(), BackupIndex: info.Backup.Index,
-			BackupDigest: info.Backup.Digest.String(), LedgerID: info.LedgerID.String(),
+			BackupDigest: info.Backup.Digest.String(), BackupTime: of, LedgerID: info.LedgerID.String(),
 			Index: info.Index, Digest: info.Digest.String(),
 		})
 	}
-	_, err = fmt.Fprintf(e.stdout, "restored to %s: ledger %s up to index %d; it goes on as ledger %s from index %d\n",
-		c.Data, info.Backup.LedgerID, info.Backup.Index, info.LedgerID, info.Index)
+	_, err = fmt.Fprintf(e.stdout, "restored to %s: ledger %s up to index %d, of %s; it goes on as ledger %s from %d\n",
+		c.Data, info.Backup.LedgerID, info.Backup.Index, of, info.LedgerID, info.Index)
 	return err
 }
 
@@ -116,7 +119,7 @@ func (c *restoreCommand) source(e *environment) (
 	case c.FromDirectory != "":
 		return c.FromDirectory, func(o restore.Options) (restore.Info, error) {
 			return restore.Directory(e.ctx, c.FromDirectory, o)
-		}, func() error { return nil }, checkThere("--from-directory", c.FromDirectory)
+		}, func() error { return nil }, cmp.Or(c.none(c.FromDirectory), checkThere("--from-directory", c.FromDirectory))
 	case c.Source == "":
 		return "", nil, nil, usage("nothing to restore: name a backup or an archive, or a data directory with " +
 			"--from-directory")

@@ -19,6 +19,14 @@ type sourceFlags struct {
 	ToTime  string `help:"Of an archive, everything up to this ledger time." env:"-" placeholder:"RFC3339"`
 }
 
+// none returns an error if a flag is given for a source that is no archive.
+func (c *sourceFlags) none(source string) error {
+	if *c != (sourceFlags{}) {
+		return usage("--ledger, --to-index and --to-time choose from an archive, and %s is none", source)
+	}
+	return nil
+}
+
 // until returns up to where an archive is read.
 func (c *sourceFlags) until() (u verify.Until, err error) {
 	u.Index = c.ToIndex
@@ -52,8 +60,8 @@ func (c *sourceFlags) open(e *environment, what string, from sourcePath) (source
 	if isArchive {
 		return c.archive(e, what, from)
 	}
-	if *c != (sourceFlags{}) {
-		return source{}, usage("--ledger, --to-index and --to-time choose from an archive, and %s is none", from)
+	if err := c.none(string(from)); err != nil {
+		return source{}, err
 	}
 	backup, done := e.stdin, func() error { return nil }
 	if from != "-" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,9 @@ func (c *verifyCommand) Run(e *environment) error {
 		return usage("--compare does not go together with --archive or --backup")
 	}
 	if c.Backup == "" {
-		if err := checkThere("--data", c.Data, "--compare", c.Compare, "--archive", c.Archive.directory()); err != nil {
+		err := cmp.Or(c.none(c.Data), checkThere("--data", c.Data, "--compare", c.Compare, "--archive",
+			c.Archive.directory()))
+		if err != nil {
 			return err
 		}
 	}

@@ -216,8 +216,14 @@ func (d directory) Publish(temporary, object string) error {
 	return os.Rename(d.path(temporary), d.path(object))
 }
 
-// Remove implements [Disk].
-func (d directory) Remove(name string) error { return os.Remove(d.path(name)) }
+// Remove implements [Disk]. A folder that something is in stays.
+func (d directory) Remove(name string) error {
+	err := os.Remove(d.path(name))
+	if strings.HasSuffix(name, "/") && errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
 
 // Open implements [Disk].
 func (d directory) Open(name string) (blockfile.File, error) {

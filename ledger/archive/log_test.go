@@ -49,6 +49,21 @@ func visited(t *testing.T, target Target, ledger machine.LedgerID, after uint64)
 	return entries, err
 }
 
+// TestFolderOfADayHasSomethingElse: a file that is none of the log, such as one that a network's file system leaves of
+// one that was open, keeps its folder, and nothing from being removed.
+func TestFolderOfADayHasSomethingElse(t *testing.T) {
+	t.Parallel()
+	const ledger = 0xabc
+	target, day := Directory(t.TempDir()), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	must.Do(t, putLog(target, ledger, day, someEntries(1, 9)))
+	must.Do(t, putLog(target, ledger, day.AddDate(0, 0, 1), someEntries(10, 20)))
+	must.Do(t, putLog(target, ledger, day.AddDate(0, 0, 2), someEntries(21, 30)))
+	stray := filepath.Join(target.String(), filepath.FromSlash(logFolder(ledger)), "2026-03-01", ".nfs01")
+	must.Do(t, os.WriteFile(stray, nil, 0o600))
+	must.Do(t, must.Get(ListLog(t.Context(), target, ledger))(t).remove(t.Context(), 20))
+	check.Equal(t, len(must.Get(ListLog(t.Context(), target, ledger))(t).objects), 1, "%d objects are left, want %d")
+}
+
 // TestLogObjects: objects that overlap are read as one log, past one that is damaged if others have its entries; those
 // that lack entries or differ are told; and what states have is removed.
 func TestLogObjects(t *testing.T) {

@@ -151,6 +151,7 @@ func restore(
 			if err := mustHold(v, &info.Backup); err != nil {
 				return err
 			}
+			info.Backup.Time = v.Time()
 			o.Logger.Info("the state is restored; a new epoch begins", "before", info.Backup.LedgerID)
 			return nil
 		},

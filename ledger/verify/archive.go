@@ -28,7 +28,7 @@ type Source struct {
 	log   *archive.Log // that follows it; nil for none
 	until *Until
 	entry uint64 // of the log, with which the state ends
-	least uint64 // the ledger index of the newest state that could have been read; see Replay
+	least uint64 // where a log ends at the earliest that nothing is missing of; see Replay
 }
 
 // FromBackup returns a backup as a source.
@@ -69,9 +69,14 @@ func FromArchive(ctx context.Context, t archive.Target, ledger machine.LedgerID,
 		return nil, err
 	}
 	var sources []Source
+	least := uint64(0)
 	for i := len(states) - 1; i >= 0; i-- {
 		s := states[i]
-		if until.Index != 0 && s.Index > until.Index || !until.Time.IsZero() && s.Time.After(until.Time) {
+		if until.Index != 0 && s.Index > until.Index {
+			continue
+		}
+		least = max(least, s.Index) // one after the time, too: the log must have something after that, then
+		if !until.Time.IsZero() && s.Time.After(until.Time) {
 			continue
 		}
 		sources = append(sources, Source{
@@ -79,9 +84,8 @@ func FromArchive(ctx context.Context, t archive.Target, ledger machine.LedgerID,
 			Read: func(open Opener, progress func(done, total int64)) (backupfile.Info, error) {
 				return archive.ReadState(ctx, t, s, open, progress)
 			},
-			log: log, until: &until, entry: s.Log,
+			log: log, until: &until, entry: s.Log, least: least,
 		})
-		sources[len(sources)-1].least = max(s.Index, sources[0].least)
 	}
 	if len(sources) == 0 {
 		err = fmt.Errorf("%s: %w", t, ErrNoState)
@@ -112,8 +116,8 @@ func (*Source) Damaged(err error) bool {
 }
 
 // Replay brings the state that was read into a file, which gets an identity, up to where the source goes, and info with
-// it. Damage is machine.ErrCorrupt. So is a log that does not lead as far as a newer state which is damaged: without
-// until, what is lost must not go unnoticed.
+// it. Damage is machine.ErrCorrupt. So is a log that ends before a newer state: what is lost must not go
+// unnoticed.
 func (s *Source) Replay(
 	ctx context.Context, path string, identity []byte, info *backupfile.Info, told func(index uint64),
 ) (err error) {

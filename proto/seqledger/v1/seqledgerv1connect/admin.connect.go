@@ -71,8 +71,8 @@ type AdminServiceClient interface {
 	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error)
 	// ArchivePoint copies everything that was acknowledged before the call to the
 	// archive, and says up to where that is, which a restore can name. It is
-	// failed_precondition without an archive, and unavailable while the archive
-	// takes nothing, or has no state yet that the log follows.
+	// failed_precondition without an archive, while the archive takes nothing, and
+	// while it has no state yet that the log follows.
 	ArchivePoint(context.Context, *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error)
 	// GetCluster describes the nodes that keep the ledger, as the leader sees
 	// them, or as this node does while there is no leader.
@@ -218,8 +218,8 @@ type AdminServiceHandler interface {
 	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error
 	// ArchivePoint copies everything that was acknowledged before the call to the
 	// archive, and says up to where that is, which a restore can name. It is
-	// failed_precondition without an archive, and unavailable while the archive
-	// takes nothing, or has no state yet that the log follows.
+	// failed_precondition without an archive, while the archive takes nothing, and
+	// while it has no state yet that the log follows.
 	ArchivePoint(context.Context, *connect.Request[v1.ArchivePointRequest]) (*connect.Response[v1.ArchivePointResponse], error)
 	// GetCluster describes the nodes that keep the ledger, as the leader sees
 	// them, or as this node does while there is no leader.

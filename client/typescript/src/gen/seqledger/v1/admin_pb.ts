@@ -715,8 +715,8 @@ export const AdminService: GenService<{
   /**
    * ArchivePoint copies everything that was acknowledged before the call to the
    * archive, and says up to where that is, which a restore can name. It is
-   * failed_precondition without an archive, and unavailable while the archive
-   * takes nothing, or has no state yet that the log follows.
+   * failed_precondition without an archive, while the archive takes nothing, and
+   * while it has no state yet that the log follows.
    *
    * @generated from rpc seqledger.v1.AdminService.ArchivePoint
    */
