@@ -49,6 +49,7 @@ type receipts struct {
 	published published
 	changed   chan struct{} // closed when something is published, or fails
 	problem   error
+	failing   time.Time // since when there is one, or a cosignature is missing
 	covered   uint64
 	gap       bool
 }
@@ -73,6 +74,12 @@ func (r *receipts) inTree(files []blockfile.SealedFile, wanted bool) []blockfile
 		n++
 	}
 	return files[:n]
+}
+
+func (r *receipts) failingSince() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing
 }
 
 // treeBuilder belongs to receiptLoop.
@@ -248,6 +255,11 @@ func (l *Ledger) noteReceipts(b *treeBuilder, err error) {
 		if c, signed := b.log.Newest(); c.N <= b.tree.Saved().N {
 			r.published = published{b.tree, c, signed}
 		}
+	}
+	if err == nil {
+		r.failing = time.Time{}
+	} else if r.failing.IsZero() {
+		r.failing = time.Now()
 	}
 	if r.gap = errors.Is(err, errGap); err != nil && (r.problem == nil || r.problem.Error() != err.Error()) {
 		l.options.Logger.Error("receipts: the tree, its checkpoint or a cosignature could not be made; writes go on",

@@ -293,10 +293,13 @@ func TestTreeThatCannotBeWritten(t *testing.T) {
 		err := check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(r.LedgerID, r.Index)))
 		check.Is(t, err, ledger.ErrReceiptsFail, "without a directory")
 	}
+	if l.Stats().ReceiptsFailing.IsZero() {
+		t.Error("the statistics do not tell")
+	}
 	must.Do(t, os.Remove(filepath.Join(dir, "tlog")))
 	must.Await(t, func() bool {
 		_, err := l.OfflineReceipt(t.Context(), machine.NewTxID(l.Head().Ledger, 2))
-		return err == nil
+		return err == nil && l.Stats().ReceiptsFailing.IsZero()
 	})
 }
 

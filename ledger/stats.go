@@ -39,7 +39,7 @@ func (l *Ledger) Stats() stats.Stats {
 		BlockSyncSeconds: c.blockSyncs.Distribution(), BlockSyncBytes: c.blockSyncBytes.Load(),
 		BlockBytes:   l.store.BlockBytes(),
 		DroppedFiles: c.droppedFiles.Load(), DroppedBytes: c.droppedBytes.Load(), CarriedValues: c.carried.Load(),
-		Archive:     l.archiveStats(),
+		Archive: l.archiveStats(), ReceiptsFailing: l.receipts.failingSince(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 		LogWriting: l.log.Writing(), Stalled: l.Stalled().For,
 

@@ -187,6 +187,9 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 	gauge(out, "recovery_duration_seconds",
 		"How long the replay of the log took at the start.", l.RecoveryTook.Seconds())
 	gauge(out, "recovery_entries", "Log entries replayed at the start.", l.RecoveredEntries)
+	gauge(out, "receipts_failing_seconds",
+		"For how long there was no new checkpoint of receipts, or one without a cosignature, 0 while all is well.",
+		secondsSince(l.ReceiptsFailing))
 	if l.Archive == nil {
 		return
 	}

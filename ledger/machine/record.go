@@ -170,9 +170,10 @@ func (r *record) visitBlocks(f func(p place, b *blockRecord) bool) error {
 
 // blockRecord is one block inside a record.
 type blockRecord struct {
-	header BlockHeader
-	leaf   uint64 // its index in the ledger's tree of blocks
-	body   []byte // the stored transactions
+	header  BlockHeader
+	encoded []byte // the header
+	leaf    uint64 // its index in the ledger's tree of blocks
+	body    []byte // the stored transactions
 
 	first uint64 // the ledger index of the first row of its record
 	links []byte // encoded places, relative to first
@@ -189,8 +190,9 @@ func (b *blockRecord) places() (places []place) {
 func (d *decoder) block(first uint64) blockRecord {
 	sum := d.uint32()
 	checked := d.rest
-	inner := decoder{rest: d.bytes()}
-	b := blockRecord{header: inner.header(), leaf: d.uvarint(), first: first}
+	encoded := d.bytes()
+	inner := decoder{rest: encoded}
+	b := blockRecord{header: inner.header(), encoded: encoded, leaf: d.uvarint(), first: first}
 	links := d.rest
 	if inner.bad || len(inner.rest) != 0 {
 		d.fail()

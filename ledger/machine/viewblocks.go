@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 )
@@ -318,6 +319,7 @@ type RecordLeaves struct {
 // have adjacent leaves. It does not look at the horizon: what lies before it may be there, or not.
 func (b Blocks) VisitLeaves(from uint64, visit func(RecordLeaves) bool) error {
 	var failed error
+	var buffer []byte
 	err := b.r.Ascend(TableBlocks, appendIndexKey(nil, from), func(key, data []byte) bool {
 		var opened record
 		if opened, failed = openRecord(key, data); failed != nil {
@@ -332,7 +334,8 @@ func (b Blocks) VisitLeaves(from uint64, visit func(RecordLeaves) bool) error {
 				failed = fmt.Errorf("block %d of %s is leaf %d of the ledger's tree, not %d", block.header.Height,
 					block.header.Scope, block.leaf, leaves.First+uint64(len(leaves.Blocks)))
 			}
-			leaves.Blocks = append(leaves.Blocks, block.header.Hash())
+			buffer = append(append(buffer[:0], headerPrefix), block.encoded...)
+			leaves.Blocks = append(leaves.Blocks, sha256.Sum256(buffer))
 			return failed == nil
 		})
 		failed = firstErr(failed, err)

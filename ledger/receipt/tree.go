@@ -144,7 +144,7 @@ func (t *Tree) Unsaved() int64 { return t.size - t.saved.N }
 // Add adds a leaf.
 func (t *Tree) Add(data [hashSize]byte) {
 	t.fresh[0] = append(t.fresh[0], data[:]...)
-	hash := tlog.RecordHash(data[:])
+	hash := leafHash(data[:])
 	for level := range t.tails {
 		t.tails[level] = append(t.tails[level], hash)
 		if len(t.tails[level]) < tileWidth {
@@ -155,6 +155,13 @@ func (t *Tree) Add(data [hashSize]byte) {
 		t.fresh[level+1] = append(t.fresh[level+1], hash[:]...)
 	}
 	t.size++
+}
+
+// leafHash is tlog.RecordHash, in a third of its time.
+func leafHash(data []byte) tlog.Hash {
+	var b [1 + hashSize]byte
+	copy(b[1:], data)
+	return sha256.Sum256(b[:])
 }
 
 // tileRoot returns the root over the hashes of a full tile, which it overwrites.
@@ -222,7 +229,7 @@ func (t *Tree) readTile(tile tlog.Tile) ([]byte, error) {
 	data, err := t.ReadHashes(tile.L, tile.N<<Height, tile.W)
 	if tile.L == 0 {
 		for i := 0; i < len(data); i += hashSize {
-			hash := tlog.RecordHash(data[i : i+hashSize])
+			hash := leafHash(data[i : i+hashSize])
 			copy(data[i:], hash[:])
 		}
 	}

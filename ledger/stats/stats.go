@@ -42,6 +42,7 @@ type Stats struct {
 	DroppedBytes      uint64       // of these
 	CarriedValues     uint64       // values that were alive in them
 	Archive           *Archive     // nil for none
+	ReceiptsFailing   time.Time    // since when the tree of receipts, its checkpoint or a cosignature has failed
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
