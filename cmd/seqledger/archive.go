@@ -22,6 +22,7 @@ type archiveCommand struct {
 	Point  archivePointCommand  `cmd:"" help:"Archive what was acknowledged before, and print the moment that a restore can name."`
 	Verify archiveVerifyCommand `cmd:"" help:"Check an archive. It needs no ledger."`
 	Cat    archiveCatCommand    `cmd:"" help:"Print the blocks of a scope from an archive. It needs no ledger."`
+	Copy   archiveCopyCommand   `cmd:"" help:"Copy an archive to another directory or bucket. It needs no ledger."`
 	Prune  archivePruneCommand  `cmd:"" help:"Remove old block files from an archive."`
 }
 
@@ -312,5 +313,54 @@ func (c *archivePruneCommand) Run(e *environment) error {
 	return e.show(archivePruneResult{ledger.String(), files, bytes, first}, func(t *table) {
 		t.field("removed", fmt.Sprintf("%d files, %s", files, byteSize(uint64(bytes))))
 		t.field("first index", number(first))
+	})
+}
+
+type archiveCopyCommand struct {
+	archiveFlags `embed:""`
+	To           archivePath `arg:"" help:"Directory or bucket to copy it to." nonempty:""`
+}
+
+func (*archiveCopyCommand) Help() string {
+	return `Objects that are there already stay, so run it again to continue, or to bring the copy up to date. An archive that
+is being written may be copied. The copy is an archive once the command ends; archive verify checks it.
+
+    seqledger archive copy /mnt/archive 's3://backups/ledger?region=eu-central-1'`
+}
+
+// archiveCopyResult is the one object that is printed with --json.
+type archiveCopyResult struct {
+	LedgerID string `json:"ledgerId"`
+	Objects  int    `json:"objects"`
+	Bytes    int64  `json:"bytes,string"`
+}
+
+func (c *archiveCopyCommand) Run(e *environment) error {
+	from, ledger, err := c.find(e, "archive copy")
+	if err != nil {
+		return err
+	}
+	to, err := c.To.open(e.ctx)
+	if err == nil && to == nil {
+		err = errors.New("must be a directory or s3://BUCKET/PREFIX")
+	}
+	if err != nil {
+		return usage("archive copy: to: %w", err)
+	}
+	result := archiveCopyResult{LedgerID: ledger.String()}
+	var told seldom
+	err = archive.Copy(e.ctx, from, to, ledger, func(_ string, bytes int64) {
+		if result.Objects, result.Bytes = result.Objects+1, result.Bytes+bytes; !e.json && told.due() {
+			e.notice("copied %d objects, %s", result.Objects, byteSize(uint64(result.Bytes)))
+		}
+	})
+	if err != nil {
+		if e.ctx.Err() != nil {
+			return context.Cause(e.ctx)
+		}
+		return fail(exitFailed, "run it again to continue", "archive copy: %w", err)
+	}
+	return e.show(result, func(t *table) {
+		t.field("copied", fmt.Sprintf("%d objects, %s", result.Objects, byteSize(uint64(result.Bytes))))
 	})
 }

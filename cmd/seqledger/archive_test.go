@@ -134,6 +134,18 @@ func TestRestoreFromArchive(t *testing.T) {
 	seqledger(t, "verify", "--backup", archived).expect(t, exitDone, "problems       0", digest)
 	seqledger(t, "archive", "verify", archived).expect(t, exitDone, "state", "up to index "+last)
 
+	copied := t.TempDir()
+	for range 2 {
+		seqledger(t, "archive", "copy", archived, copied).expect(t, exitDone, "copied")
+	}
+	seqledger(t, "archive", "verify", copied).expect(t, exitDone, "problems     0")
+	again := filepath.Join(t.TempDir(), "copied")
+	restored = seqledger(t, "restore", copied, "--data", again, "--json").expect(t, exitDone)
+	if restored.field(t, "backupDigest") != digest {
+		t.Error("a copy of the archive leads elsewhere")
+	}
+	seqledger(t, "archive", "copy", archived, filepath.Join(copied, "absent")).expect(t, exitFailed, "absent")
+
 	parts := must.Get(filepath.Glob(filepath.Join(archived, "*", "state", "*", "00001")))(t)
 	b := must.Get(os.ReadFile(parts[1]))(t)
 	b[len(b)/2] ^= 1

@@ -33,7 +33,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"restore " + file + " --ledger-time 2199-01-01T00:00:00Z", []string{"--ledger-time 2199",
 			"not in the future"}},
 		{"restore - --to-index 7", []string{"--to-time choose from an archive"}},
-		{"restore . --to-time tomorrow", []string{"no archive"}},
+		{"restore . --to-time tomorrow", []string{"without an archive"}},
 		{"restore " + dir, []string{dir + " is a directory", "--from-directory"}},
 		{"verify --backup " + dir, []string{dir + " is a directory"}},
 		{"list relationships --scope a --relation r", []string{"--relation needs --resource"}},

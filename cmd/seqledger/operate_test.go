@@ -64,9 +64,14 @@ func scrapeGateway(t *testing.T) string {
 // scrape returns /metrics of a server with some activity.
 func scrape(t *testing.T) string {
 	t.Helper()
-	s := serve(t, "--archive", filepath.Join(t.TempDir(), "archive"))
+	s := serve(t, "--archive", t.TempDir())
 	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "x").expect(t, exitDone)
-	return scrapeAddress(t, s.address)
+	var metrics string
+	must.Await(t, func() bool {
+		metrics = scrapeAddress(t, s.address)
+		return strings.Contains(metrics, "seqledger_archive_log_lag_seconds ") // the first of the log is archived
+	})
+	return metrics
 }
 
 func scrapeAddress(t *testing.T, address string) string {

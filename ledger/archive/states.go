@@ -347,7 +347,7 @@ func (s *stateFiles) next() (*entry, error) {
 	return &s.files[i], nil
 }
 
-// all returns an error unless all of them are there.
+// all returns an error if one of them is missing.
 func (s *stateFiles) all() (err error) {
 	for err == nil {
 		_, err = s.next()

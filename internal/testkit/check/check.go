@@ -69,7 +69,7 @@ func Before(text string, about ...any) string {
 
 // Lack is what [Contains] says.
 func Lack(text, part string, about ...any) string {
-	return Before(fmt.Sprintf("got %q, want %q in it", text, part), about...)
+	return Before(fmt.Sprintf("got %.3000q, want %q in it", text, part), about...)
 }
 
 // Difference is what [Equal] says.
