@@ -147,6 +147,15 @@ export class Client {
     return { transaction: transactionOf(transaction!), header: headerOf(blockHeader), proof: proofOf(proof)! };
   }
 
+  /**
+   * Returns a receipt of a transaction that verifies offline: the text of a file for verifyReceipt. It waits for the
+   * next checkpoint of the ledger, some ten seconds.
+   */
+  async getReceipt(txId: string, options: CallOptions = {}): Promise<string> {
+    const { receipt } = await this.call(LedgerService.method.getReceipt, { txId }, options);
+    return new TextDecoder().decode(receipt);
+  }
+
   private async readTransaction(
     txId: string, includeProof: boolean, options: CallOptions,
   ): Promise<GetTransactionResponse> {

@@ -71,10 +71,20 @@ export interface ProofStep {
  * transaction and each step; the last node is the root, which verifyTransaction compares.
  */
 export async function proofSteps(
-  transaction: Transaction, { leafIndex, treeSize, path }: MerkleProof,
+  transaction: Transaction, proof: MerkleProof,
 ): Promise<{ leaf: Uint8Array; steps: ProofStep[] }> {
+  const leaf = await leafHash(await transactionLeaf(transaction));
+  return { leaf, steps: await followPath(leaf, proof) };
+}
+
+/** leafHash is the hash of a leaf, as in RFC 6962. */
+export const leafHash = (data: Uint8Array): Promise<Uint8Array> => sha256(Uint8Array.of(0), data);
+
+/** followPath follows an inclusion path from the hash of a leaf. */
+export async function followPath(
+  leaf: Uint8Array, { leafIndex, treeSize, path }: MerkleProof,
+): Promise<ProofStep[]> {
   if (leafIndex >= treeSize) throw new InvalidProofError(`leaf ${leafIndex} is beyond the ${treeSize} of the tree`);
-  const leaf = await sha256(Uint8Array.of(0), await transactionLeaf(transaction));
   const steps: ProofStep[] = [];
   let index = leafIndex;
   let last = treeSize - 1n;
@@ -92,7 +102,7 @@ export async function proofSteps(
     last >>= 1n;
   }
   if (last !== 0n) throw new InvalidProofError("the proof's path is too short");
-  return { leaf, steps };
+  return steps;
 }
 
 /** transactionLeaf returns what the leaf hash of a transaction covers. Each field has only one form. */
@@ -202,7 +212,8 @@ class Encoder {
   }
 }
 
-async function sha256(...parts: Uint8Array[]): Promise<Uint8Array> {
+/** sha256 hashes bytes, one part after the other. */
+export async function sha256(...parts: Uint8Array[]): Promise<Uint8Array> {
   const whole = new Uint8Array(parts.reduce((n, p) => n + p.length, 0));
   let at = 0;
   for (const p of parts) {
