@@ -9,9 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/receipt"
+	"github.com/seqledger/seqledger/ledger/stats"
 	"github.com/seqledger/seqledger/ledger/witness"
 )
 
@@ -24,8 +27,8 @@ type ReceiptOptions struct {
 	Keys []*witness.Key
 	// Origin begins the origin of checkpoints, which the ledger's id ends.
 	Origin string
-	// Cosign asks witnesses. May be nil.
-	Cosign receipt.Cosign
+	// Policy says which witnesses are asked to cosign, and which of them must have. May be nil.
+	Policy *witness.Policy
 	// Interval is the time between two checkpoints; 0 means ten seconds.
 	Interval time.Duration
 }
@@ -46,19 +49,27 @@ const receiptsName = "tlog"
 // receipts is what the loop has published. changed must be made.
 type receipts struct {
 	mu        sync.Mutex
-	published published
+	cosigned  published     // the newest that met the quorum
+	newest    published     // the newest that witnesses have had their time for
 	changed   chan struct{} // closed when something is published, or fails
 	problem   error
-	failing   time.Time // since when there is one, or a cosignature is missing
+	failing   time.Time        // since when there is one, or a cosignature is missing
+	witnesses *stats.Witnesses // nil where they are not asked
 	covered   uint64
 	gap       bool
 }
 
 // published is a checkpoint with the tree that has it.
 type published struct {
-	tree       *receipt.Tree
-	checkpoint witness.Checkpoint
-	signed     []byte
+	receipt.Signed
+
+	tree *receipt.Tree
+}
+
+func (p *published) set(s receipt.Signed, tree *receipt.Tree) {
+	if s.N >= p.N && s.N <= tree.Saved().N {
+		*p = published{s, tree}
+	}
 }
 
 // inTree returns the first of the files whose blocks are all in the tree, if there is to be one. What it can no longer
@@ -76,10 +87,10 @@ func (r *receipts) inTree(files []blockfile.SealedFile, wanted bool) []blockfile
 	return files[:n]
 }
 
-func (r *receipts) failingSince() time.Time {
+func (r *receipts) stats() (failing time.Time, w *stats.Witnesses) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.failing
+	return r.failing, r.witnesses
 }
 
 // treeBuilder belongs to receiptLoop.
@@ -91,47 +102,122 @@ type treeBuilder struct {
 	compared bool // with the blocks
 }
 
+// gathering belongs to receiptLoop. Witnesses are asked beside it, so that no checkpoint waits for one that hangs.
+type gathering struct {
+	*witness.Gatherer // nil for no witnesses
+
+	ended  chan gathered // has room for the one that is under way
+	asking bool
+	stats  stats.Witnesses
+	err    error // what was missing the last time
+}
+
+type gathered struct {
+	receipt.Signed
+
+	err error
+}
+
 // receiptLoop adds the blocks to the tree, and signs it where this node leads.
 func (l *Ledger) receiptLoop() {
 	timer := time.NewTicker(cmp.Or(l.options.Receipts.Interval, 10*time.Second))
 	defer timer.Stop()
+	g := &gathering{ended: make(chan gathered, 1)}
+	if p := l.options.Receipts.Policy; p != nil {
+		g.Gatherer = witness.NewGatherer(p, nil)
+	}
 	var b *treeBuilder
 	for {
-		err := l.extendTree(&b)
+		leads, err := l.extendTree(&b)
 		if l.stopping.Err() != nil {
 			return
 		}
-		l.noteReceipts(b, err)
-		if err != nil && !errors.Is(err, receipt.ErrCosign) {
+		asks := leads && g.Gatherer != nil
+		if !asks {
+			g.err, g.stats = nil, stats.Witnesses{}
+		} else if err == nil && b != nil && !g.asking {
+			l.askWitnesses(g, b)
+		}
+		l.noteReceipts(b, g, asks, err)
+		if err != nil {
 			b = nil // it is opened anew: what the files have is not known
 		}
-		select {
-		case <-timer.C:
-		case <-l.failed:
-			return
-		case <-l.stopping.Done():
-			return
+		for ticked := false; !ticked; {
+			select {
+			case <-timer.C:
+				ticked = true
+			case got := <-g.ended:
+				if l.stopping.Err() != nil {
+					return
+				}
+				if g.asking = false; asks && b != nil {
+					l.keepCosigned(g, b, got)
+				}
+			case <-l.failed:
+				return
+			case <-l.stopping.Done():
+				return
+			}
 		}
 	}
 }
 
-func (l *Ledger) extendTree(b **treeBuilder) error {
+// askWitnesses asks those that have not cosigned the newest checkpoint.
+func (l *Ledger) askWitnesses(g *gathering, b *treeBuilder) {
+	s, tree := b.log.Newest(), b.tree
+	if s.N == 0 {
+		return // it is built again
+	}
+	g.asking = true
+	l.loops.Go(func() { // ends with stopping
+		cosigned, err := g.Gather(l.stopping, s.Note, func(old int64) (tlog.TreeProof, error) {
+			return tree.ProveTree(s.Tree, old)
+		})
+		if cosigned != nil {
+			s.Note = cosigned
+		}
+		g.ended <- gathered{s, err}
+	})
+}
+
+// keepCosigned stores and publishes what the witnesses have made of a checkpoint.
+func (l *Ledger) keepCosigned(g *gathering, b *treeBuilder, got gathered) {
+	by, err := b.log.Keep(got.Signed)
+	if g.stats.Cosigned = len(by); err == nil {
+		g.stats.QuorumMissing = time.Time{}
+	} else if g.stats.QuorumMissing.IsZero() {
+		g.stats.QuorumMissing = time.Now()
+	}
+	before := g.err
+	g.err = errors.Join(got.err, err)
+	if g.err != nil && (before == nil || before.Error() != g.err.Error()) {
+		l.options.Logger.Error("receipts: a checkpoint lacks cosignatures, which are asked for again", "size", got.N,
+			"error", g.err)
+	}
+	l.receipts.mu.Lock()
+	l.receipts.newest.set(got.Signed, b.tree)
+	l.receipts.mu.Unlock()
+	l.noteReceipts(b, g, true, nil)
+}
+
+// extendTree reports whether this node leads.
+func (l *Ledger) extendTree(b **treeBuilder) (leads bool, err error) {
 	var tree machine.Tree
-	err := l.StoredView(l.stopping, func(v machine.View) error {
+	err = l.StoredView(l.stopping, func(v machine.View) error {
 		if v.Created() {
 			tree = v.Tree()
 		}
 		return nil
 	})
 	if err != nil || tree.Leaves == 0 {
-		return err
+		return false, err
 	}
 	if *b == nil {
 		if *b, err = l.openTree(&tree); err != nil {
-			return err
+			return false, err
 		}
 	}
-	leads := l.cluster.Term() != 0 // then it has applied all that ever was
+	leads = l.cluster.Term() != 0 // then it has applied all that ever was
 	switch size := (*b).tree.Size(); {
 	case size <= int64(tree.Leaves):
 		err = l.compareTree(*b)
@@ -141,13 +227,10 @@ func (l *Ledger) extendTree(b **treeBuilder) error {
 	if err == nil {
 		err = l.addBlocks(*b)
 	}
-	if err != nil {
-		return err
+	if err == nil && leads {
+		err = (*b).log.Sign()
 	}
-	if leads {
-		err = (*b).log.Sign(l.stopping)
-	}
-	return err
+	return leads, err
 }
 
 // openTree opens the tree of a ledger id, or begins it. One that is damaged is made again of the blocks.
@@ -167,7 +250,7 @@ func (l *Ledger) openTree(t *machine.Tree) (*treeBuilder, error) {
 	}
 	o := l.options.Receipts
 	origin := receipt.Origin(o.Origin, t.ID)
-	if b.log, err = receipt.OpenLog(tree, origin, o.Keys, o.Cosign); err != nil {
+	if b.log, err = receipt.OpenLog(tree, origin, o.Keys, o.Policy); err != nil {
 		return nil, err
 	}
 	for _, key := range o.Keys {
@@ -245,29 +328,31 @@ func (l *Ledger) addBlocks(b *treeBuilder) error {
 	return nil
 }
 
-// noteReceipts publishes what a pass has come to.
-func (l *Ledger) noteReceipts(b *treeBuilder, err error) {
+// noteReceipts publishes what a pass has come to, which may have asked witnesses.
+func (l *Ledger) noteReceipts(b *treeBuilder, g *gathering, asks bool, err error) {
 	r := &l.receipts
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b != nil && (err == nil || errors.Is(err, receipt.ErrCosign)) {
+	if b != nil && err == nil {
 		r.covered = b.tree.Last()
-		if c, signed := b.log.Newest(); c.N <= b.tree.Saved().N {
-			r.published = published{b.tree, c, signed}
+		r.cosigned.set(b.log.Cosigned(), b.tree)
+		if !asks {
+			r.newest.set(b.log.Newest(), b.tree)
 		}
 	}
-	if err == nil {
+	if r.witnesses = nil; asks {
+		w := g.stats
+		r.witnesses = &w
+	}
+	if err == nil && g.err == nil {
 		r.failing = time.Time{}
 	} else if r.failing.IsZero() {
 		r.failing = time.Now()
 	}
 	if r.gap = errors.Is(err, errGap); err != nil && (r.problem == nil || r.problem.Error() != err.Error()) {
-		l.options.Logger.Error("receipts: the tree, its checkpoint or a cosignature could not be made; writes go on",
-			"error", err)
+		l.options.Logger.Error("receipts: the tree or its checkpoint could not be made; writes go on", "error", err)
 	}
-	if r.problem = err; errors.Is(err, receipt.ErrCosign) {
-		r.problem = nil
-	}
+	r.problem = err
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -307,9 +392,9 @@ func (l *Ledger) OfflineReceipt(ctx context.Context, id machine.TxID) (*receipt.
 	if err != nil {
 		return nil, err
 	}
-	r.Checkpoint = p.signed
-	if r.Proof, err = p.tree.ProveLeaf(p.checkpoint.Tree, r.Index); err == nil {
-		err = r.Check(p.checkpoint)
+	r.Checkpoint = p.Note
+	if r.Proof, err = p.tree.ProveLeaf(p.Tree, r.Index); err == nil {
+		err = r.Check(p.Checkpoint)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w: stop the node and remove %s, and it is made again of the blocks: %w",
@@ -318,13 +403,16 @@ func (l *Ledger) OfflineReceipt(ctx context.Context, id machine.TxID) (*receipt.
 	return r, nil
 }
 
-// awaitCheckpoint returns a checkpoint that has a leaf.
+// awaitCheckpoint returns a checkpoint that has a leaf: one that met the quorum, if there is one.
 func (l *Ledger) awaitCheckpoint(ctx context.Context, leaf int64) (published, error) {
 	for {
 		l.receipts.mu.Lock()
-		p, problem, changed := l.receipts.published, l.receipts.problem, l.receipts.changed
+		p, problem, changed := l.receipts.newest, l.receipts.problem, l.receipts.changed
+		if leaf < l.receipts.cosigned.N {
+			p = l.receipts.cosigned
+		}
 		l.receipts.mu.Unlock()
-		if leaf < p.checkpoint.N {
+		if leaf < p.N {
 			return p, nil
 		}
 		if problem != nil {

@@ -381,8 +381,8 @@ func TestTreeComesBeforeRemoval(t *testing.T) {
 	}
 	check.Equal(t, len(l.removable()), 0, "%d files may be removed that are not in the tree")
 	var b *treeBuilder
-	err := l.extendTree(&b)
-	l.noteReceipts(b, err)
+	_, err := l.extendTree(&b)
+	l.noteReceipts(b, new(gathering), false, err)
 	must.Do(t, err)
 	if len(l.removable()) == 0 {
 		t.Error("what is in the tree may not be removed")

@@ -39,7 +39,7 @@ func (l *Ledger) Stats() stats.Stats {
 		BlockSyncSeconds: c.blockSyncs.Distribution(), BlockSyncBytes: c.blockSyncBytes.Load(),
 		BlockBytes:   l.store.BlockBytes(),
 		DroppedFiles: c.droppedFiles.Load(), DroppedBytes: c.droppedBytes.Load(), CarriedValues: c.carried.Load(),
-		Archive: l.archiveStats(), ReceiptsFailing: l.receipts.failingSince(),
+		Archive:     l.archiveStats(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
 		LogWriting: l.log.Writing(), Stalled: l.Stalled().For,
 
@@ -49,6 +49,7 @@ func (l *Ledger) Stats() stats.Stats {
 		Opened: c.opened, RecoveryTook: time.Duration(c.recoveryTook.Load()),
 		RecoveredEntries: c.recoveredEntries.Load(), RecoveredCommands: c.recoveredCommands.Load(),
 	}
+	s.ReceiptsFailing, s.Witnesses = l.receipts.stats()
 	if l.cluster.Term() != 0 { // else ledger time is another node's
 		s.ClockAhead = time.Duration(l.clock.now() - l.options.Clock().UnixNano())
 	}

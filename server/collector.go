@@ -190,6 +190,12 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 	gauge(out, "receipts_failing_seconds",
 		"For how long there was no new checkpoint of receipts, or one without a cosignature, 0 while all is well.",
 		secondsSince(l.ReceiptsFailing))
+	if w := l.Witnesses; w != nil {
+		gauge(out, "receipt_cosignatures", "Witnesses that have cosigned the last checkpoint of receipts.", w.Cosigned)
+		gauge(out, "receipt_quorum_missing_seconds",
+			"For how long the cosignatures have not met the policy of receipts, 0 while they do.",
+			secondsSince(w.QuorumMissing))
+	}
 	if l.Archive == nil {
 		return
 	}

@@ -29,12 +29,12 @@ import (
 type receiptFlags struct {
 	ReceiptKey      []string      `help:"Sign checkpoints with this key, from seqledger receipt keygen, so that receipts verify offline; the same on every node. Repeatable, while a key is replaced." type:"path" placeholder:"FILE"`
 	ReceiptOrigin   string        `help:"Name of the ledger in checkpoints, such as example.com/payments; its id follows." placeholder:"NAME"`
-	ReceiptPolicy   string        `help:"Ask the witnesses in this policy that have a URL to cosign each checkpoint." type:"path" placeholder:"FILE"`
+	ReceiptPolicy   string        `help:"Ask the witnesses in this policy that have a URL to cosign each checkpoint, and give receipts a checkpoint that meets its quorum, if there is one. A log line must be that of this ledger." type:"path" placeholder:"FILE"`
 	ReceiptInterval time.Duration `help:"How often to sign a checkpoint." default:"10s"`
 }
 
-// options returns nil where there are to be no receipts.
-func (f *receiptFlags) options() (*ledger.ReceiptOptions, error) {
+// options returns nil where there are to be no receipts. The id of the ledger is 0 as long as it is not known.
+func (f *receiptFlags) options(id machine.LedgerID) (*ledger.ReceiptOptions, error) {
 	if keys := len(f.ReceiptKey) > 0; keys != (f.ReceiptOrigin != "") || !keys && f.ReceiptPolicy != "" {
 		return nil, usage("--receipt-key and --receipt-origin go together, and --receipt-policy with them")
 	}
@@ -46,11 +46,10 @@ func (f *receiptFlags) options() (*ledger.ReceiptOptions, error) {
 	}
 	o := &ledger.ReceiptOptions{Origin: f.ReceiptOrigin, Interval: f.ReceiptInterval}
 	if f.ReceiptPolicy != "" {
-		policy, err := readPolicy("--receipt-policy", f.ReceiptPolicy)
-		if err != nil {
+		var err error
+		if o.Policy, err = readPolicy("--receipt-policy", f.ReceiptPolicy); err != nil {
 			return nil, err
 		}
-		o.Cosign = witness.NewGatherer(policy, nil).Gather
 	}
 	for _, path := range f.ReceiptKey {
 		key, err := witness.ReadKey(path, witness.LogKey)
@@ -62,7 +61,27 @@ func (f *receiptFlags) options() (*ledger.ReceiptOptions, error) {
 		}
 		o.Keys = append(o.Keys, key)
 	}
-	return o, nil
+	return o, f.checkPolicy(o, id)
+}
+
+// checkPolicy refuses a policy that is not met by what the ledger signs.
+func (f *receiptFlags) checkPolicy(o *ledger.ReceiptOptions, id machine.LedgerID) error {
+	if o.Policy == nil {
+		return nil
+	}
+	for _, l := range o.Policy.Logs {
+		named := l.Name == receipt.Origin(f.ReceiptOrigin, id) || id == 0 && strings.HasPrefix(l.Name, f.ReceiptOrigin+"/")
+		for _, key := range o.Keys {
+			if named && key.As(l.Name).String() == l.Key.String() {
+				return nil
+			}
+		}
+	}
+	want := "a name that begins with " + f.ReceiptOrigin + "/, and --receipt-key"
+	if id != 0 {
+		want = o.Keys[0].As(receipt.Origin(f.ReceiptOrigin, id)).String()
+	}
+	return usage("--receipt-policy %s: log: no line is that of this ledger, which has %s", f.ReceiptPolicy, want)
 }
 
 type receiptCommand struct {

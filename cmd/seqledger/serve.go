@@ -156,7 +156,7 @@ func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.L
 	if err != nil {
 		return nil, fmt.Errorf("--archive: %w", err)
 	}
-	receipts, err := c.receiptFlags.options()
+	receipts, err := c.receiptFlags.options(0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (c *serveCommand) check() error {
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")
 	}
-	if _, err := c.receiptFlags.options(); err != nil {
+	if _, err := c.receiptFlags.options(0); err != nil {
 		return err
 	}
 	return checkLoopback("--debug-listen", c.DebugListen)
@@ -261,6 +261,9 @@ func (c *serveCommand) serve(
 		id = v.LedgerID()
 		return nil
 	})
+	if err == nil {
+		_, err = c.receiptFlags.options(id)
+	}
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

@@ -54,9 +54,9 @@ func goldenReceipt(t testing.TB) (*Receipt, *witness.Policy) {
 	tree.Add(leafOf(4))
 	must.Do(t, tree.Save(300))
 	log := must.Get(OpenLog(tree, Origin("log.example", x.LedgerID), []*witness.Key{key}, nil))(t)
-	must.Do(t, log.Sign(t.Context()))
-	c, signed := log.Newest()
-	r.Checkpoint, r.Proof = signed, must.Get(tree.ProveLeaf(c.Tree, r.Index))(t)
+	must.Do(t, log.Sign())
+	c := log.Newest()
+	r.Checkpoint, r.Proof = c.Note, must.Get(tree.ProveLeaf(c.Tree, r.Index))(t)
 	vkey := key.As(c.Origin).String()
 	return r, must.Get(witness.ParsePolicy([]byte("log " + vkey + "\nquorum none\n")))(t)
 }

@@ -1,16 +1,17 @@
 package receipt
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -185,7 +186,6 @@ func policyOf(t *testing.T, k *witness.Key) *witness.Policy {
 // A log signs what its tree has saved, never less and never something else, also after a restart.
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	dir := filepath.Join(t.TempDir(), "log", "id")
 	tree, key := treeOf(t, dir, 300, 300), keyOf(t)
 	open := func(keys ...*witness.Key) *Log {
@@ -193,21 +193,21 @@ func TestCheckpoints(t *testing.T) {
 		return must.Get(OpenLog(tree, origin, keys, nil))(t)
 	}
 	log := open(key)
-	must.Do(t, log.Sign(ctx))
-	first, signed := log.Newest()
-	c, _, err := policyOf(t, key).Satisfied(signed)
-	if err != nil || c != first || c.Tree != tree.Saved() {
+	must.Do(t, log.Sign())
+	first := log.Newest()
+	c, _, err := policyOf(t, key).Satisfied(first.Note)
+	if err != nil || c != first.Checkpoint || c.Tree != tree.Saved() {
 		t.Fatalf("%+v, %v, want %v", c, err, tree.Saved())
 	}
 	tree.Add(leafOf(300))
-	must.Do(t, log.Sign(ctx))
-	if c, _ := log.Newest(); c != first {
+	must.Do(t, log.Sign())
+	if c := log.Newest(); c.Checkpoint != first.Checkpoint {
 		t.Error("it signs what is not saved:", c)
 	}
 	must.Do(t, tree.Save(300))
 	log = open(key)
-	must.Do(t, log.Sign(ctx))
-	second, _ := log.Newest()
+	must.Do(t, log.Sign())
+	second := log.Newest()
 	check.Equal(t, second.N, 301, "the next one has the size %d")
 
 	// Both keys sign while one is replaced, and the first one alone is asked for.
@@ -215,10 +215,9 @@ func TestCheckpoints(t *testing.T) {
 	log = open(next, key)
 	tree.Add(leafOf(301))
 	must.Do(t, tree.Save(301))
-	must.Do(t, log.Sign(ctx))
-	_, signed = log.Newest()
+	must.Do(t, log.Sign())
 	for _, k := range []*witness.Key{key, next} {
-		must.Do(t, third(policyOf(t, k).Satisfied(signed)))
+		must.Do(t, third(policyOf(t, k).Satisfied(log.Newest().Note)))
 	}
 	if _, err := OpenLog(tree, origin, []*witness.Key{keyOf(t)}, nil); err == nil {
 		t.Error("a checkpoint of a key that is not given is taken")
@@ -232,12 +231,12 @@ func TestCheckpoints(t *testing.T) {
 		if i%100 == 0 {
 			must.Do(t, tree.Save(uint64(i)))
 			covers, err := log.Check()
-			if must.Do(t, errors.Join(err, log.Sign(ctx))); covers {
+			if must.Do(t, errors.Join(err, log.Sign())); covers {
 				t.Fatalf("%d leaves are said to be all", i)
 			}
 		}
 	}
-	if c, _ := log.Newest(); c.N != 302 {
+	if c := log.Newest(); c.N != 302 {
 		t.Error("the size became lower:", c)
 	}
 	tree = treeOf(t, filepath.Join(t.TempDir(), "log", "id"), 290, 290)
@@ -246,42 +245,63 @@ func TestCheckpoints(t *testing.T) {
 	}
 	must.Do(t, tree.Save(0))
 	other := must.Get(OpenLog(tree, origin, []*witness.Key{key}, nil))(t)
-	other.newest, other.signed = log.Newest()
-	check.Is(t, other.Sign(ctx), ErrForked, "another history")
+	other.newest = log.Newest()
+	check.Is(t, other.Sign(), ErrForked, "another history")
 }
 
 func third[A, B any](_ A, _ B, err error) error { return err }
 
-// Cosignatures that are missing keep no checkpoint back, and are asked for again.
-func TestMissingCosignatures(t *testing.T) {
+// Cosignatures are kept with the checkpoint, and the newest one with those of the quorum beside it, also after a start.
+func TestKeptCosignatures(t *testing.T) {
 	t.Parallel()
-	tree, key := treeOf(t, filepath.Join(t.TempDir(), "log", "id"), 9, 9), keyOf(t)
-	down, asked := errors.New("down"), 0
-	cosign := func(
-		_ context.Context, signed []byte, prove func(int64) (tlog.TreeProof, error),
-	) ([]byte, error) {
-		asked++
-		must.Do(t, check.Err(prove(5)))
-		if down != nil {
-			return signed, down
-		}
-		return append(signed, "\u2014 w.example AAAAAAAA\n"...), nil
+	dir := filepath.Join(t.TempDir(), "log", "id")
+	tree, key := treeOf(t, dir, 9, 9), keyOf(t)
+	w := []*witness.Key{
+		must.Get(witness.NewKey(witness.WitnessKey, "w0"))(t), must.Get(witness.NewKey(witness.WitnessKey, "w1"))(t),
 	}
-	log := must.Get(OpenLog(tree, origin, []*witness.Key{key}, cosign))(t)
+	lines := fmt.Sprintf("log %s\nwitness w0 %s\nwitness w1 %s\n", key.As(origin), w[0], w[1])
+	policy := must.Get(witness.ParsePolicy([]byte(lines + "group g all w0 w1\nquorum g\n")))(t)
+	open := func() *Log { return must.Get(OpenLog(tree, origin, []*witness.Key{key}, policy))(t) }
+	log := open()
+	keep := func(s Signed, by ...note.Signer) (Signed, int, error) {
+		t.Helper()
+		u, _ := errors.AsType[*note.UnverifiedNoteError](check.Err(note.Open(s.Note, nil)))
+		s.Note = must.Get(note.Sign(u.Note, by...))(t)
+		got, err := log.Keep(s)
+		return s, len(got), err
+	}
+	is := func(got, want Signed, what string) {
+		t.Helper()
+		check.Equal(t, string(got.Note), string(want.Note), what+": %s")
+		check.Equal(t, got.Checkpoint, want.Checkpoint, what+": %v")
+	}
+	must.Do(t, log.Sign())
+	first, n, err := keep(log.Newest(), w[1])
+	check.ErrorContains(t, err, "1 of 2 witnesses")
+	check.Equal(t, n, 1)
+	log = open()
+	is(log.Newest(), first, "one of the cosignatures")
+	is(log.Cosigned(), Signed{}, "the quorum is missing")
+	first, n, err = keep(first, w[0])
+	must.Do(t, err)
+	check.Equal(t, n, 2)
+	tree.Add(leafOf(9))
+	must.Do(t, tree.Save(9))
+	must.Do(t, log.Sign())
+	second, _, err := keep(log.Newest(), w[0])
+	check.ErrorContains(t, err, "1 of 2 witnesses")
+	log = open()
+	is(log.Newest(), second, "the newest lacks one")
+	is(log.Cosigned(), first, "the one before has all")
+	second, _, err = keep(second, w[1])
+	must.Do(t, err)
+	_, _, err = keep(first) // it came late
+	must.Do(t, err)
 	for range 2 {
-		err := log.Sign(t.Context())
-		check.Is(t, err, ErrCosign, "a witness is down")
-		check.Is(t, err, down, "a witness is down")
-		c, signed := log.Newest()
-		if must.Do(t, third(policyOf(t, key).Satisfied(signed))); c.N != 9 {
-			t.Error("the checkpoint is kept back:", c)
-		}
+		is(log.Newest(), second, "the newest")
+		is(log.Cosigned(), second, "the newest with all")
+		log = open()
 	}
-	down = nil
-	must.Do(t, log.Sign(t.Context()))
-	if _, signed := log.Newest(); asked != 3 || string(signed[len(signed)-9:]) != "AAAAAAAA\n" {
-		t.Errorf("asked %d times, it came to %s", asked, signed)
-	}
-	must.Do(t, log.Sign(t.Context()))
-	check.Equal(t, asked, 3, "witnesses that have cosigned are asked again: %d")
+	must.Do(t, os.WriteFile(filepath.Join(dir, cosignedName), first.Note[:len(first.Note)-9], 0o600))
+	is(open().Cosigned(), Signed{}, "damaged")
 }

@@ -43,6 +43,7 @@ type Stats struct {
 	CarriedValues     uint64       // values that were alive in them
 	Archive           *Archive     // nil for none
 	ReceiptsFailing   time.Time    // since when the tree of receipts, its checkpoint or a cosignature has failed
+	Witnesses         *Witnesses   // nil where none are asked
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
@@ -79,6 +80,12 @@ type Stats struct {
 	// ClockAhead is how far ledger time is ahead of the wall clock. It says
 	// whether the wall clock was moved since the start, and decides nothing.
 	ClockAhead time.Duration
+}
+
+// Witnesses is what a leader knows of the witnesses of its receipts.
+type Witnesses struct {
+	Cosigned      int       // have cosigned the last checkpoint
+	QuorumMissing time.Time // since when the quorum is missing; zero if it is not
 }
 
 // Archive is what a node knows of its archive.

@@ -137,6 +137,12 @@ func TestGather(t *testing.T) {
 	check.Equal(t, len(by), 0)
 	check.ErrorContains(t, err, "says that it has cosigned a tree of the size 50; this one has 40")
 	step(again, 50, 1)
+	// Who has cosigned is asked no more.
+	cosigned := must.Get(again.Gather(t.Context(), signed(t, l.text(t, 50), b.log), nil))(t)
+	asked.Store(0)
+	twice := must.Get(again.Gather(t.Context(), cosigned, nil))(t)
+	check.Equal(t, asked.Load(), 0)
+	check.Equal(t, string(twice), string(cosigned))
 	check.ErrorContains(t, check.Err(g.Gather(t.Context(), []byte("no note"), nil)), "malformed")
 }
 
