@@ -62,13 +62,16 @@ func TestWitnessesThatFail(t *testing.T) {
 	second := write(2)
 	check.ErrorContains(t, cosigned(l, second), "the quorum w is not met: 0 of 1")
 	must.Do(t, cosigned(l, first), "the newest checkpoint lacks a cosignature, an older one does not")
-	must.Await(t, func() bool {
+	missing := func() bool {
 		s := l.Stats()
-		return s.Witnesses.Cosigned == 0 && !s.Witnesses.QuorumMissing.IsZero() && !s.ReceiptsFailing.IsZero()
-	})
+		return s.Witnesses != nil && s.Witnesses.Cosigned == 0 && !s.Witnesses.QuorumMissing.IsZero() &&
+			!s.ReceiptsFailing.IsZero()
+	}
+	must.Await(t, missing)
 	closeLedger(t, l)
 	l = open(t, ledger.Options{Dir: dir, Receipts: receipts})
 	must.Do(t, cosigned(l, first), "after a start without the witness")
+	must.Await(t, missing)
 	away.Store(false)
 	must.Await(t, func() bool {
 		s := l.Stats()

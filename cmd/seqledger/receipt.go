@@ -70,7 +70,8 @@ func (f *receiptFlags) checkPolicy(o *ledger.ReceiptOptions, id machine.LedgerID
 		return nil
 	}
 	for _, l := range o.Policy.Logs {
-		named := l.Name == receipt.Origin(f.ReceiptOrigin, id) || id == 0 && strings.HasPrefix(l.Name, f.ReceiptOrigin+"/")
+		named := l.Name == receipt.Origin(f.ReceiptOrigin, id) ||
+			id == 0 && strings.HasPrefix(l.Name, f.ReceiptOrigin+"/")
 		for _, key := range o.Keys {
 			if named && key.As(l.Name).String() == l.Key.String() {
 				return nil

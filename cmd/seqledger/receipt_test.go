@@ -81,7 +81,8 @@ func TestReceiptFlags(t *testing.T) {
 	key := filepath.Join(dir, "key")
 	seqledger(t, "receipt", "keygen", "a", key).expect(t, exitDone)
 	for says, args := range map[string][]string{
-		"no line is that": {"--receipt-key", key, "--receipt-origin", "a", "--receipt-policy", writeFile(t, "p", "quorum none\n")},
+		"no line is that": {"--receipt-key", key, "--receipt-origin", "a", "--receipt-policy",
+			writeFile(t, "p", "quorum none\n")},
 		"go together":     {"--receipt-key", key},
 		"with them":       {"--receipt-policy", key},
 		"without spaces":  {"--receipt-key", key, "--receipt-origin", "a b"},

@@ -65,17 +65,16 @@ func TestReceiptWitnesses(t *testing.T) {
 	}
 	s.kill()
 	// The policy must be this ledger's. Before there is one, its name must fit.
-	other := strings.TrimSpace(seqledger(t, "receipt", "keygen", origin+"/0123456789abcdef", in("key2")).
-		expect(t, exitDone).stdout)
-	old := strings.Replace(policy, keyed, strings.TrimSpace(seqledger(t, "receipt", "keygen", "log.example/x/1",
-		in("key3")).expect(t, exitDone).stdout), 1)
-	for name, text := range map[string]string{"foreign": strings.Replace(policy, keyed, other, 1), "old": old} {
+	for name, of := range map[string]string{
+		"foreign": origin + "/0123456789abcdef", "old": "log.example/x/1", "wrong": origin + "/" + s.ledgerID,
+	} {
+		vkey := strings.TrimSpace(seqledger(t, "receipt", "keygen", of, in(name+".key")).expect(t, exitDone).stdout)
 		args := append([]string{"serve", "--data", s.data, "--listen", "127.0.0.1:0", "--receipt-policy",
-			put(name, text)}, flags...)
+			put(name, strings.Replace(policy, keyed, vkey, 1))}, flags...)
 		seqledger(t, args...).expect(t, exitUsage, "--receipt-policy "+in(name)+": log: no line")
 	}
 	args := append([]string{"serve", "--data", s.data, "--listen", "127.0.0.1:0", "--receipt-policy", in("foreign"),
-		"--receipt-key", in("key2")}, flags...)
+		"--receipt-key", in("foreign.key")}, flags...)
 	seqledger(t, args...).expect(t, exitUsage, "--receipt-policy "+in("foreign")+": log: ", origin+"/"+s.ledgerID+"+")
 
 	s = serveCosigned(s.data)
@@ -98,7 +97,8 @@ func TestReceiptWitnesses(t *testing.T) {
 	forked := write(twin, "till-4")
 	verified(twin, forked).expect(t, exitFailed, "the quorum both is not met: 0 of 2 witnesses")
 	check.Equal(t, strings.Contains(twin.stderr.String(), "another tree of the size"), true, "%s: %v", twin.stderr)
-	check.Equal(t, strings.Contains(witnesses[0].stderr.String(), "not consistent"), true, "%s: %v", witnesses[0].stderr)
+	said := witnesses[0].stderr.String()
+	check.Equal(t, strings.Contains(said, "not consistent"), true, "%s: %v", said)
 	verified(s, third).expect(t, exitDone, "w0 at 20", "w1 at 20")
 	s.kill()
 	twin.kill()

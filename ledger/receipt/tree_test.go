@@ -304,4 +304,11 @@ func TestKeptCosignatures(t *testing.T) {
 	}
 	must.Do(t, os.WriteFile(filepath.Join(dir, cosignedName), first.Note[:len(first.Note)-9], 0o600))
 	is(open().Cosigned(), Signed{}, "damaged")
+	named := key.As("log.example/another")
+	policy = must.Get(witness.ParsePolicy(fmt.Appendf(nil, "log %s\nlog %s\nquorum none\n",
+		named, must.Get(witness.NewKey(witness.LogKey, "x"))(t))))(t)
+	text := witness.Checkpoint{Origin: named.Name(), Tree: tree.Saved()}.String()
+	signed := must.Get(note.Sign(&note.Note{Text: text}, named))(t)
+	must.Do(t, os.WriteFile(filepath.Join(dir, cosignedName), signed, 0o600))
+	is(open().Cosigned(), Signed{}, "of another origin")
 }

@@ -56,8 +56,9 @@ func NewGatherer(p *Policy, transport http.RoundTripper) *Gatherer {
 }
 
 // Gather returns a signed checkpoint with the cosignatures of all witnesses that give one in time. Those whose
-// cosignature it has are not asked. The error is of the others; the checkpoint can be used as it is. prove returns the proof that the checkpoint's tree is consistent with an
-// older one, of a size from 1; it is called by several goroutines.
+// cosignature it has are not asked. The error is of the others; the checkpoint can be used as it is. prove returns the
+// proof that the checkpoint's tree is consistent with an older one, of a size from 1; it is called by several
+// goroutines.
 func (g *Gatherer) Gather(
 	ctx context.Context, signed []byte, prove func(old int64) (tlog.TreeProof, error),
 ) (cosigned []byte, err error) {
