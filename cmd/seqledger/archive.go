@@ -312,7 +312,9 @@ func (c *archivePruneCommand) Run(e *environment) error {
 	}
 	return e.show(archivePruneResult{ledger.String(), files, bytes, first}, func(t *table) {
 		t.field("removed", fmt.Sprintf("%d files, %s", files, byteSize(uint64(bytes))))
-		t.field("first index", number(first))
+		if files > 0 {
+			t.field("first index", number(first))
+		}
 	})
 }
 
