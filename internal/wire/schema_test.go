@@ -345,7 +345,7 @@ var allRequests = []proto.Message{
 	(*seqledgerv1.WatchRequest)(nil), (*seqledgerv1.GetStatusRequest)(nil), (*seqledgerv1.ListClientsRequest)(nil),
 	(*seqledgerv1.UpdateConfigRequest)(nil), (*seqledgerv1.BackupRequest)(nil),
 	(*seqledgerv1.GetClusterRequest)(nil), (*seqledgerv1.ChangeClusterRequest)(nil),
-	(*seqledgerv1.ListRefusalsRequest)(nil),
+	(*seqledgerv1.ListRefusalsRequest)(nil), (*seqledgerv1.ArchivePointRequest)(nil),
 	(*seqledgerv1.ReserveRequest)(nil), (*seqledgerv1.CompleteRequest)(nil), (*seqledgerv1.RejectRequest)(nil),
 	(*seqledgerv1.ReleaseRequest)(nil), (*seqledgerv1.HeartbeatRequest)(nil), (*seqledgerv1.CheckpointRequest)(nil),
 	(*seqledgerv1.GetRecordRequest)(nil), (*seqledgerv1.ListRecordsRequest)(nil),
