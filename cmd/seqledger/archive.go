@@ -307,6 +307,9 @@ func (c *archivePruneCommand) Run(e *environment) error {
 		return err
 	}
 	files, bytes, first, err := archive.Prune(e.ctx, target, ledger, c.Before)
+	if e.ctx.Err() != nil {
+		return context.Cause(e.ctx)
+	}
 	if err != nil {
 		return fail(exitFailed, "", "archive prune: after %d files: %w", files, err)
 	}
