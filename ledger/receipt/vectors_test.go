@@ -103,7 +103,6 @@ func vectors(t *testing.T) (all []*vector) {
 		}
 		add(change[0], changed, policy)
 	}
-	add("too long", plain+strings.Repeat("x", MaxBytes), policy)
 	add("not ended", strings.TrimSuffix(plain, "\n"), policy)
 	add("more after it", plain+"\n", policy)
 	add("long numbers", strings.Replace(plain, "extra ", "extra gA", 1), policy)

@@ -33,6 +33,7 @@ test("a receipt shows what the ledger's own tests hold fixed", async () => {
   for (const payload of [operations.slice(1), new TextEncoder().encode("hello")]) {
     await assert.rejects(verifyReceipt(golden, { key, payload }), /other operations/);
   }
+  await assert.rejects(verifyReceipt(`${file}${"x".repeat(64 << 10)}`, { key }), /no receipt/);
   await assert.rejects(verifyReceipt(golden, {}), TypeError);
   await assert.rejects(verifyReceipt(golden, { key, policy }), TypeError);
 });
