@@ -311,6 +311,11 @@ func (l *Ledger) ArchivePoint(ctx context.Context) (index uint64, at time.Time, 
 			return 0, at, l.cluster.NotLeading()
 		case tried && problem != "":
 			return 0, at, fmt.Errorf("%w: %s", ErrNotArchived, problem)
+		case s.shipped.Load() >= applied && state > index: // which may be the first one that there is, or after a gap
+			if index, at, applied, err = l.standing(ctx); err != nil {
+				return 0, at, err
+			}
+			continue
 		case s.shipped.Load() >= applied && state != 0 && s.gap.Load() == 0:
 			return index, at, nil
 		case s.shipped.Load() >= applied && tried:

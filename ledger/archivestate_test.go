@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // faultyTarget has a fault in each Put of a second part, or in each List of states.
@@ -112,6 +114,75 @@ func TestStateIsArchived(t *testing.T) {
 	check.Equal(t, l.copyStateNow(), "", "problem: %q")
 	l.mustHaveState(to, false)
 	l.closeAndAudit()
+}
+
+// lateStates refuses states until a hook is called, before it puts log.
+type lateStates struct {
+	archive.Target
+
+	hook    atomic.Pointer[func()]
+	settled atomic.Bool
+}
+
+// Put implements archive.Target.
+func (l *lateStates) Put(ctx context.Context, name string, r io.ReaderAt, size int64, sum [sha256.Size]byte) error {
+	if hook := l.hook.Load(); hook != nil && strings.Contains(name, "/log/") {
+		(*hook)()
+	}
+	if !l.settled.Load() && strings.Contains(name, "/state/") {
+		return syscall.ENOSPC
+	}
+	return l.Target.Put(ctx, name, r, size, sum)
+}
+
+// TestPointBeforeTheFirstState: the moment that is told can be restored, also where the first state became ready after
+// the call and has more.
+func TestPointBeforeTheFirstState(t *testing.T) {
+	t.Parallel()
+	target := &lateStates{Target: archive.Directory(t.TempDir())}
+	l := openRetaining(t, t.TempDir(), func(o *Options) { o.Archive, o.ArchiveInterval = target, time.Nanosecond })
+	must.Await(t, func() bool { return l.Stats().Archive.LogIndex > 0 }, "log in the archive")
+	l.fill(1)
+	hook := func() {
+		target.hook.Store(nil)
+		target.settled.Store(true)
+		l.fill(1)
+		check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	}
+	target.hook.Store(&hook)
+	index, _, err := l.ArchivePoint(t.Context())
+	must.Do(t, err)
+	must.Get(verify.FromArchive(t.Context(), target, l.Head().Ledger, verify.Until{Index: index}))(t)
+	l.closeAndAudit()
+}
+
+// An archive without the files that no state needs takes more of them, confirms them, and has no problem.
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), t.TempDir()
+	o := func(o *Options) {
+		o.Archive, o.ArchiveInterval, o.ArchiveWindow = archive.Directory(to), time.Nanosecond, time.Nanosecond
+	}
+	l := openRetaining(t, dir, o)
+	l.fill(3 << 20)
+	l.awaitDrop()
+	for range 3 {
+		l.fill(1 << 20)
+		check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	}
+	files, _, first, err := archive.Prune(t.Context(), archive.Directory(to), l.Head().Ledger, math.MaxUint64)
+	if err != nil || files == 0 || first == 0 {
+		t.Fatalf("%d files are removed, and index %d is the first: %v", files, first, err)
+	}
+	l.closeAndAudit()
+	l = openRetaining(t, dir, o)
+	l.fill(3 << 20)
+	l.awaitDrop()
+	check.Equal(t, l.copyStateNow(), "", "problem: %q")
+	l.mustHaveState(to, false)
+	l.closeAndAudit()
+	report := must.Get(verify.Archive(t.Context(), archive.Directory(to), l.Head().Ledger, verify.Options{}, nil))(t)
+	must.Do(t, report.Problem("the archive"))
 }
 
 // A backup that is made while a state is copied comes first, wherever the target hangs. The state is copied later, and

@@ -106,7 +106,7 @@ type treeBuilder struct {
 type gathering struct {
 	*witness.Gatherer // nil for no witnesses
 
-	ended  chan gathered // has room for the one that is under way
+	ended  chan gathered // of capacity 1, so that no sender waits
 	asking bool
 	stats  stats.Witnesses
 	err    error // what was missing the last time

@@ -307,12 +307,17 @@ func (c *archivePruneCommand) Run(e *environment) error {
 		return err
 	}
 	files, bytes, first, err := archive.Prune(e.ctx, target, ledger, c.Before)
+	if e.ctx.Err() != nil {
+		return context.Cause(e.ctx)
+	}
 	if err != nil {
 		return fail(exitFailed, "", "archive prune: after %d files: %w", files, err)
 	}
 	return e.show(archivePruneResult{ledger.String(), files, bytes, first}, func(t *table) {
 		t.field("removed", fmt.Sprintf("%d files, %s", files, byteSize(uint64(bytes))))
-		t.field("first index", number(first))
+		if files > 0 {
+			t.field("first index", number(first))
+		}
 	})
 }
 

@@ -35,13 +35,21 @@ func goldenTransaction() machine.Transaction {
 func goldenReceipt(t testing.TB) (*Receipt, *witness.Policy) {
 	t.Helper()
 	x := goldenTransaction()
+	r, policy := receiptOf(t, x.Leaf())
+	return r, must.Get(witness.ParsePolicy([]byte(policy)))(t)
+}
+
+// receiptOf makes the receipt of whatever is in the block of the golden transaction, and a policy that believes it.
+func receiptOf(t testing.TB, data []byte) (r *Receipt, policy string) {
+	t.Helper()
+	x := goldenTransaction()
 	key := must.Get(witness.ParseKey(goldenKey))(t)
 	dir := filepath.Join(t.TempDir(), "log", "id")
 	tree := must.Get(Open(dir))(t)
 	sibling := machine.LeafHash([]byte("another"))
-	leaf := machine.LeafHash(x.Leaf())
-	r := &Receipt{
-		Leaf: x.Leaf(), Position: 1, Path: []machine.Hash{sibling}, Index: 3,
+	leaf := machine.LeafHash(data)
+	r = &Receipt{
+		Leaf: data, Position: 1, Path: []machine.Hash{sibling}, Index: 3,
 		Header: machine.BlockHeader{
 			Scope: x.Scope, Height: 7, PreviousHash: machine.Hash{9}, TxCount: 2, CommittedAt: x.CommittedAt,
 			TxRoot: sha256.Sum256(bytes.Join([][]byte{{1}, sibling[:], leaf[:]}, nil)),
@@ -58,7 +66,7 @@ func goldenReceipt(t testing.TB) (*Receipt, *witness.Policy) {
 	c := log.Newest()
 	r.Checkpoint, r.Proof = c.Note, must.Get(tree.ProveLeaf(c.Tree, r.Index))(t)
 	vkey := key.As(c.Origin).String()
-	return r, must.Get(witness.ParsePolicy([]byte("log " + vkey + "\nquorum none\n")))(t)
+	return r, "log " + vkey + "\nquorum none\n"
 }
 
 // The bytes of a receipt, which the TypeScript client reads, too.

@@ -78,8 +78,8 @@ func (o *Options) archived(ctx context.Context, take *receiver) (from *verify.So
 	}
 }
 
-// patientTarget ends each call, and each read of a piece, that takes too long: a file system that hangs must not keep the
-// node from asking the others, or from being stopped.
+// patientTarget ends each call, and each read of a piece, that takes too long: a file system that hangs must not keep
+// the node from asking the others, or from being stopped.
 type patientTarget struct {
 	archive.Target
 

@@ -15,7 +15,8 @@ export {
 } from "./operations.js";
 export { type IndexedDbOptions, indexedDbJournal } from "./indexeddb.js";
 export { blockHash, InvalidProofError, type ProofStep, proofSteps, verifyTransaction } from "./proof.js";
-export { type ReceiptPolicy, type VerifiedReceipt, verifyReceipt } from "./receipt.js";
+export type { Cosigner } from "./policy.js";
+export { type ReceiptOptions, type VerifiedReceipt, verifyReceipt } from "./receipt.js";
 export type { Pending } from "./pending.js";
 export {
   type Block, type BlockHeader, type ClientState, type Entity, type Instant, type MerkleProof, type Receipt,

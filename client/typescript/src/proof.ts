@@ -129,10 +129,15 @@ export async function transactionLeaf(t: Transaction): Promise<Uint8Array> {
     if (keyed.keyHash.length !== hashBytes) throw new InvalidProofError(`keyHash must have ${hashBytes} bytes`);
     w.text(keyed.namespace).text(keyed.principal).raw(keyed.keyHash);
   }
-  const operations = new Encoder();
-  t.operations.forEach((o, i) => encodeOperation(operations, o, `operations[${i}]`));
-  w.uvarint(BigInt(t.operations.length)).raw(await sha256(operations.finish()));
+  w.uvarint(BigInt(t.operations.length)).raw(await payloadHash(t.operations));
   return w.bytes(t.changed).finish();
+}
+
+/** payloadHash is the hash of operations that a transaction's leaf has. */
+export function payloadHash(operations: Operation[]): Promise<Uint8Array> {
+  const w = new Encoder();
+  operations.forEach((o, i) => encodeOperation(w, o, `operations[${i}]`));
+  return sha256(w.finish());
 }
 
 function encodeOperation(w: Encoder, { operation: o }: Operation, name: string): void {

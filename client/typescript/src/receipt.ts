@@ -1,17 +1,19 @@
-// Verifies receipts without a ledger, by WebCrypto. The formats are those of ledger/FORMAT.md and of c2sp.org: tlog-proof,
-// tlog-checkpoint, signed-note and tlog-cosignature, with Ed25519.
+// Verifies receipts without a ledger, by WebCrypto. The formats are those of ledger/FORMAT.md and of tlog-proof of
+// c2sp.org. It refuses what ledger/receipt refuses.
 
-import { equal, followPath, InvalidProofError, leafHash, sha256 } from "./proof.js";
+import { append, type Operation } from "./operations.js";
+import { type Cosigner, decimal, openCheckpoint, parsePolicy, unbase64 } from "./policy.js";
+import { equal, followPath, InvalidProofError, leafHash, payloadHash, sha256 } from "./proof.js";
 import type { Instant, Scope } from "./types.js";
 
-/** ReceiptPolicy says whose signatures are believed. Keys are vkeys, as a policy of c2sp.org/tlog-policy has them. */
-export interface ReceiptPolicy {
-  /** The key of the ledger. */
-  log: string;
-  /** Keys of witnesses. */
-  witnesses?: string[];
-  /** How many of them must have cosigned. Default: all of them. */
-  quorum?: number;
+/** ReceiptOptions says whose signatures are believed, by a policy or a key. */
+export interface ReceiptOptions {
+  /** The text of a policy, of the format c2sp.org/tlog-policy. */
+  policy?: string;
+  /** Instead of a policy, the public key of the ledger, and no witness. */
+  key?: string;
+  /** What the write must have appended, or the operations that it must have done. */
+  payload?: Uint8Array | Operation[];
 }
 
 /** VerifiedReceipt is what a receipt shows. The write is committed. */
@@ -32,27 +34,43 @@ export interface VerifiedReceipt {
   origin: string;
   /** How many blocks the checkpoint has. */
   size: bigint;
-  /** The names of the witnesses that have cosigned. */
-  cosigners: string[];
+  /** The witnesses that have cosigned. */
+  cosigners: Cosigner[];
 }
+
+const maxBytes = 64 << 10;
+const maxPath = 64;
+const maxOperations = 1_000;
 
 /**
  * verifyReceipt hashes all of a receipt again and checks its signatures. It rejects with an InvalidProofError unless
- * everything holds. A policy without witnesses believes the operator of the ledger alone, who could show others
- * another history.
+ * everything holds, and with another error where WebCrypto lacks Ed25519. Without witnesses it believes the operator of
+ * the ledger alone, who could show others another history.
  */
-export async function verifyReceipt(file: string, policy: ReceiptPolicy): Promise<VerifiedReceipt> {
-  const cut = file.indexOf("\n\n");
-  const lines = file.slice(0, Math.max(cut, 0)).split("\n");
-  if (lines[0] !== "c2sp.org/tlog-proof@v1" || lines.length < 3) throw new InvalidProofError("it is no receipt");
+export async function verifyReceipt(file: string | Uint8Array, options: ReceiptOptions): Promise<VerifiedReceipt> {
+  if ((options.policy === undefined) === (options.key === undefined)) {
+    throw new TypeError("give policy or key, which says whom you believe");
+  }
+  if (globalThis.crypto?.subtle === undefined) {
+    throw new Error("there is no WebCrypto, which browsers have on https and localhost: nothing was verified");
+  }
+  const text = typeof file === "string" ? file : utf8(file, "the receipt");
+  const cut = text.indexOf("\n\n");
+  const lines = text.slice(0, Math.max(cut, 0)).split("\n");
+  if (lines[0] !== "c2sp.org/tlog-proof@v1" || lines.length < 3 || lines.length > 3 + maxPath ||
+    new TextEncoder().encode(text).length > maxBytes) {
+    throw new InvalidProofError("it is no receipt: its first line must be c2sp.org/tlog-proof@v1");
+  }
   const [extra, index] = [after(lines[1]!, "extra "), after(lines[2]!, "index ")];
-  const checkpoint = await openCheckpoint(file.slice(cut + 2), policy);
+  const policy = await parsePolicy(options.policy ?? `log ${options.key}\nquorum none\n`);
+  const checkpoint = await openCheckpoint(text.slice(cut + 2), policy);
   const r = new Reader(unbase64(extra));
   if (r.byte() !== 1) throw new InvalidProofError("the receipt is of a version that is not known here");
   const leaf = r.bytes();
   const leafIndex = r.uvarint();
   const path: Uint8Array[] = [];
-  for (let n = r.uvarint(); n > 0n; n--) path.push(r.take(32));
+  for (let n = r.uvarint(); n > 0n; n--) path.push(r.take(32)); // which ends at the end of the file
+  if (path.length > maxPath) throw new InvalidProofError("the path in the block is too long");
   const encoded = r.rest();
   const header = readHeader(new Reader(encoded));
   const transaction = readLeaf(new Reader(leaf));
@@ -69,6 +87,7 @@ export async function verifyReceipt(file: string, policy: ReceiptPolicy): Promis
   const block = await sha256(Uint8Array.of(2), encoded);
   const top = await root(block, decimal(index), checkpoint.size, lines.slice(3).map(unbase64));
   if (!equal(top, checkpoint.root)) throw new InvalidProofError("the block is not in the history of the checkpoint");
+  if (options.payload !== undefined) await comparePayload(options.payload, transaction.payloadHash);
   const { txId, scope, clientId, session, sequence, actor, payloadHash, changed, committedAt: at } = transaction;
   const ledgerTime = { date: new Date(Number(at / 1_000_000n)), nanoseconds: Number(at % 1_000_000_000n) };
   return {
@@ -77,78 +96,17 @@ export async function verifyReceipt(file: string, policy: ReceiptPolicy): Promis
   };
 }
 
+async function comparePayload(payload: Uint8Array | Operation[], want: Uint8Array): Promise<void> {
+  const operations = payload instanceof Uint8Array ? [append(payload)] : payload;
+  if (!equal(await payloadHash(operations), want)) {
+    throw new InvalidProofError("the transaction has other operations than the payload");
+  }
+}
+
 async function root(data: Uint8Array, leafIndex: bigint, treeSize: bigint, path: Uint8Array[]): Promise<Uint8Array> {
   if (path.some((hash) => hash.length !== 32)) throw new InvalidProofError("a hash must have 32 bytes");
   const leaf = await leafHash(data);
   return (await followPath(leaf, { leafIndex, treeSize, path })).at(-1)?.node ?? leaf;
-}
-
-interface Checkpoint {
-  origin: string;
-  size: bigint;
-  root: Uint8Array;
-  cosigners: string[];
-}
-
-/** openCheckpoint reads a signed note, once the policy is met. */
-async function openCheckpoint(signed: string, policy: ReceiptPolicy): Promise<Checkpoint> {
-  const cut = signed.indexOf("\n\n");
-  const text = signed.slice(0, cut + 1);
-  const [origin, size, hash] = text.split("\n");
-  const signatures = signed.slice(cut + 2).split("\n").map((line) => line.split(" "));
-  const signedBy = async (vkey: string): Promise<boolean> => {
-    const key = await readKey(vkey);
-    for (const [dash, name, encoded] of signatures) {
-      if (dash !== "\u2014" || name !== key.name || encoded === undefined) continue;
-      const raw = unbase64(encoded);
-      if (equal(raw.subarray(0, 4), key.id) && await key.verify(text, raw.subarray(4))) return true;
-    }
-    return false;
-  };
-  if (cut < 0 || origin === undefined || size === undefined || hash === undefined) {
-    throw new InvalidProofError("the receipt has no checkpoint");
-  }
-  if ((await readKey(policy.log)).name !== origin || !await signedBy(policy.log)) {
-    throw new InvalidProofError(`the log of the policy has not signed this checkpoint of ${JSON.stringify(origin)}`);
-  }
-  const witnesses = policy.witnesses ?? [];
-  const cosigners: string[] = [];
-  for (const vkey of new Set(witnesses)) {
-    if (await signedBy(vkey)) cosigners.push((await readKey(vkey)).name);
-  }
-  if (cosigners.length < (policy.quorum ?? witnesses.length)) {
-    throw new InvalidProofError(`${cosigners.length} of ${witnesses.length} witnesses have cosigned`);
-  }
-  return { origin, size: decimal(size), root: unbase64(hash), cosigners };
-}
-
-interface Key {
-  name: string;
-  id: Uint8Array;
-  verify: (text: string, signature: Uint8Array) => Promise<boolean>;
-}
-
-/** readKey reads a vkey. Type 1 signs the text, and type 4, of witnesses, a time and the text. */
-async function readKey(vkey: string): Promise<Key> {
-  const [name = "", id = "", ...encoded] = vkey.split("+");
-  const raw = unbase64(encoded.join("+"));
-  const kind = raw[0];
-  const hash = await sha256(new TextEncoder().encode(`${name}\n`), raw);
-  const idHex = [...hash.subarray(0, 4)].map((b) => b.toString(16).padStart(2, "0")).join("");
-  if (raw.length !== 33 || kind !== 1 && kind !== 4 || idHex !== id) {
-    throw new InvalidProofError(`${JSON.stringify(vkey)} is no public key`);
-  }
-  const key = await crypto.subtle.importKey("raw", raw.slice(1), { name: "Ed25519" }, false, ["verify"]);
-  const verify = (text: string, signature: Uint8Array): Promise<boolean> => {
-    let message = text;
-    if (kind === 4) {
-      if (signature.length !== 72) return Promise.resolve(false);
-      message = `cosignature/v1\ntime ${new Reader(signature).big64()}\n${text}`;
-    }
-    const own = kind === 4 ? signature.slice(8) : signature.slice();
-    return crypto.subtle.verify({ name: "Ed25519" }, key, own, new TextEncoder().encode(message));
-  };
-  return { name, id: hash.slice(0, 4), verify };
 }
 
 function readHeader(r: Reader): {
@@ -160,6 +118,7 @@ function readHeader(r: Reader): {
   r.take(32);
   const header = { scope, height, txRoot: r.take(32), count: r.uvarint(), committedAt: r.big64() };
   r.end();
+  if (header.count === 0n || header.count > 1n << 31n) throw new InvalidProofError("the header does not decode");
   return header;
 }
 
@@ -175,7 +134,9 @@ function readLeaf(r: Reader): {
   const clientId = r.text();
   r.uvarint();
   const [session, sequence] = [r.uvarint(), r.uvarint()];
-  if (r.byte() === 1) r.take(16);
+  const hasKey = r.byte();
+  if (hasKey > 1) throw new InvalidProofError("the leaf does not decode");
+  if (hasKey === 1) r.take(16);
   r.take(16);
   const actor = r.text();
   if (version === 2) {
@@ -184,11 +145,17 @@ function readLeaf(r: Reader): {
     r.take(32);
   }
   const operations = Number(r.uvarint());
+  if (operations < 1 || operations > maxOperations) throw new InvalidProofError("the leaf does not decode");
   const payloadHash = r.take(32);
   const bits = r.bytes();
   r.end();
-  const changed = Array.from({ length: operations }, (_, i) =>
-    bits.length === 0 || ((bits[i >> 3] ?? 0) >> (i & 7) & 1) === 1);
+  const all = Array.from({ length: 8 * bits.length }, (_, i) => (bits[i >> 3]! >> (i & 7) & 1) === 1);
+  const whole = bits.length === 0; // where there are no bits each operation has changed something
+  const changed = whole ? new Array<boolean>(operations).fill(true) : all.slice(0, operations);
+  const spare = all.slice(operations);
+  if (!whole && (spare.length > 7 || changed.length < operations || spare.includes(true) || !changed.includes(false))) {
+    throw new InvalidProofError("the leaf does not decode");
+  }
   const high = (ledger >> 16n << 16n) | 8n << 12n | (ledger >> 4n & 0xfffn);
   const low = 2n << 62n | (ledger & 0xfn) << 58n | index;
   const id = high.toString(16).padStart(16, "0") + low.toString(16).padStart(16, "0");
@@ -232,9 +199,10 @@ class Reader {
     for (let shift = 0n; shift < 64n; shift += 7n) {
       const b = this.byte();
       v |= BigInt(b & 0x7f) << shift;
+      if (b === 0 && shift > 0n || v >= 1n << 64n) break; // each number has one form
       if (b < 0x80) return v;
     }
-    throw new InvalidProofError("a number in the receipt is too long");
+    throw new InvalidProofError("a number in the receipt does not decode");
   }
 
   bytes(): Uint8Array {
@@ -242,28 +210,20 @@ class Reader {
   }
 
   text(): string {
-    try {
-      return new TextDecoder("utf-8", { fatal: true }).decode(this.bytes());
-    } catch {
-      throw new InvalidProofError("a name in the receipt is no text");
-    }
+    return utf8(this.bytes(), "a name in the receipt");
+  }
+}
+
+/** utf8 decodes all bytes: by default a decoder drops a mark at the beginning, which is part of a name. */
+function utf8(b: Uint8Array, what: string): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(b);
+  } catch {
+    throw new InvalidProofError(`${what} is no text`);
   }
 }
 
 function after(line: string, prefix: string): string {
   if (!line.startsWith(prefix)) throw new InvalidProofError(`the receipt has no line ${prefix.trim()}`);
   return line.slice(prefix.length);
-}
-
-function decimal(text: string): bigint {
-  if (!/^(0|[1-9][0-9]{0,18})$/.test(text)) throw new InvalidProofError(`${JSON.stringify(text)} is no number`);
-  return BigInt(text);
-}
-
-function unbase64(text: string): Uint8Array {
-  try {
-    return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  } catch {
-    throw new InvalidProofError(`${JSON.stringify(text)} is no base64`);
-  }
 }
