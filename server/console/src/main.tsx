@@ -12,6 +12,7 @@ import { Streams } from "./streams";
 import "./style.css";
 import { Transaction } from "./transaction";
 import { TryIt } from "./tryit";
+import { Verify } from "./verify";
 
 const pages: [path: string, name: string, page: (argument: string) => JSX.Element][] = [
   ["", "Overview", () => <Overview />],
@@ -21,6 +22,7 @@ const pages: [path: string, name: string, page: (argument: string) => JSX.Elemen
   ["entities", "Entities", () => <Entities />],
   ["follow", "Follow", () => <Follow />],
   ["reservations", "Reservations", () => <Reservations />],
+  ["verify", "Verify a receipt", () => <Verify />],
   ["try", "Try it", () => <TryIt />],
 ];
 

@@ -2,6 +2,7 @@
 // findings by axe.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Locator, Page } from "playwright-core";
 import { RecordOutcome } from "../../src/gen/seqledger/v1/idempotency_pb.js";
@@ -57,6 +58,8 @@ browser("every page of the console does its work, and axe finds nothing", async 
   await page.getByText("1 records").waitFor();
   await lookAll(page, "reservations");
 
+  await verifyReceipts(page);
+
   await visit(page, "Try it");
   await press(page, "Write, lose the answer, write again");
   await page.getByText("marked as replayed").waitFor();
@@ -86,6 +89,38 @@ async function findTransaction(page: Page, txId: string): Promise<void> {
   await fill(page, "Sequence", "31");
   await page.getByRole("button", { name: "Find" }).nth(1).click();
   await page.getByText("set balance/42 = 100").waitFor();
+}
+
+/** Pastes and drops receipts, of which one holds. No call is made. */
+async function verifyReceipts(page: Page): Promise<void> {
+  await visit(page, "Verify a receipt");
+  const path = join(import.meta.dirname, ..."../../../../../ledger/receipt/testdata/vectors.json".split("/"));
+  const vectors = JSON.parse(readFileSync(path, "utf8")) as { name: string; file: string; policy: string }[];
+  const { file, policy } = vectors.find((v) => v.name === "cosigned")!;
+  const calls: string[] = [];
+  const called = (r: { url(): string }): void => void calls.push(r.url());
+  page.on("request", called);
+  await fill(page, "Receipt", file.replace("index 3", "index 2"));
+  await fill(page, "Policy, or public key of the ledger", policy);
+  await press(page, "Verify");
+  await page.getByText("Do not rely on it: the block is not in the history").waitFor();
+  await page.getByLabel("Receipt", { exact: true }).evaluate((e, text) => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([text], "payment.tlog-proof"));
+    e.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+  }, file);
+  await page.waitForFunction(() => document.querySelector("textarea")?.value.includes("index 3"));
+  await press(page, "Verify");
+  await page.getByText("The receipt holds.").waitFor();
+  await page.getByText("a at 2027-01-15 08:00:00.000, b at").waitFor();
+  await lookAll(page, "verify");
+  const buffer = Buffer.from("hi");
+  await page.locator("input[type=file]").setInputFiles({ name: "payload", mimeType: "text/plain", buffer });
+  await page.getByText("The receipt holds").waitFor({ state: "detached" }); // which was of other inputs
+  await press(page, "Verify");
+  await page.getByText("Do not rely on it: the transaction has other operations").waitFor();
+  assert.deepEqual(calls, []);
+  page.off("request", called);
 }
 
 /** Shows a block, whose hash must be the one that the command line prints. */

@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 
 /** The pages, by the names of their screenshots. */
 export const pages = [
-  "overview", "streams", "transaction", "blocks", "entities", "follow", "reservations", "try",
+  "overview", "streams", "transaction", "blocks", "entities", "follow", "reservations", "verify", "try",
 ] as const;
 export const widths = { telephone: 375, desk: 1280 } as const;
 export const schemes = ["light", "dark"] as const;
