@@ -93,3 +93,61 @@ func TestWitnessesThatFail(t *testing.T) {
 	l = open(t, ledger.Options{Dir: dir, Receipts: receipts})
 	must.Await(t, func() bool { return cosigned(l, third) == nil })
 }
+
+// A new leader goes on from what the witnesses say, and a witness that hangs keeps back no hand-over.
+func TestWitnessesOfACluster(t *testing.T) {
+	t.Parallel()
+	key := receiptKey(t)
+	nodes := startClusterWith(t, 3, func(dir string) ledger.Options { return ledger.Options{Dir: dir} })
+	id := awaitLeader(t, nodes...).Head().Ledger
+	log := fmt.Sprintf("log %s\n", key.As(receipt.Origin(receiptOrigin, id)))
+	known := must.Get(witness.ParsePolicy([]byte(log + "quorum none\n")))(t)
+	logger := slog.New(slog.DiscardHandler)
+	var keys []*witness.Key
+	for range 2 {
+		keys = append(keys, must.Get(witness.NewKey(witness.WitnessKey, "witness.example"))(t))
+	}
+	good := must.Get(witness.Open(filepath.Join(t.TempDir(), "w"), keys[0], known, logger))(t)
+	var conflicts, hung atomic.Int32
+	var hang atomic.Bool
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := httptest.NewRecorder()
+		if good.ServeHTTP(got, r); got.Code == http.StatusConflict {
+			conflicts.Add(1)
+		}
+		w.WriteHeader(got.Code)
+		_, _ = w.Write(got.Body.Bytes())
+	}))
+	hanging := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, _ = io.Copy(io.Discard, r.Body); hang.Load() {
+			hung.Add(1)
+			<-r.Context().Done()
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(func() { web.Close(); hanging.Close(); _ = good.Close() })
+	policy := must.Get(witness.ParsePolicy(fmt.Appendf([]byte(log), "witness w %s %s\nwitness x %s %s\nquorum w\n",
+		keys[0], web.URL, keys[1], hanging.URL)))(t)
+	for i, n := range nodes {
+		must.Do(t, n.Close())
+		receipts := signedWith(key)
+		receipts.Policy = policy
+		nodes[i] = startNodeWith(t, n.address, ledger.Options{Dir: n.dir, Receipts: receipts})
+	}
+	for round := range uint64(2) {
+		leader := awaitLeader(t, nodes...)
+		out := must.Get(leader.Write(t.Context(), appendWrite("c", round+1, nil)))(t)
+		got := must.Get(leader.OfflineReceipt(t.Context(), machine.NewTxID(id, out.Receipt.Index)))(t)
+		must.Do(t, check.Err(got.Verify(policy)))
+		if round == 0 {
+			conflicts.Store(0)
+			hang.Store(true)
+			must.Await(t, func() bool { return hung.Load() > 0 })
+			next := 1 + (indexOf(nodes, leader)+1)%len(nodes)
+			must.Do(t, leader.Cluster().TransferLeadership(t.Context(), uint64(next)))
+			must.Await(t, func() bool { self, _ := nodes[next-1].Cluster().Leader(); return self.Self })
+			hang.Store(false)
+		}
+	}
+	check.Equal(t, conflicts.Load() > 0, true, "the new leader knew: %v")
+}
