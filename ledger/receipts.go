@@ -358,8 +358,8 @@ func (l *Ledger) noteReceipts(b *treeBuilder, g *gathering, asks bool, err error
 }
 
 // OfflineReceipt returns the receipt of a transaction, which verifies offline. It waits for the checkpoint that covers
-// it until ctx ends.
-func (l *Ledger) OfflineReceipt(ctx context.Context, id machine.TxID) (*receipt.Receipt, error) {
+// it until ctx ends, and calls waits once nearly all of the work is done; waits may be nil.
+func (l *Ledger) OfflineReceipt(ctx context.Context, id machine.TxID, waits func()) (*receipt.Receipt, error) {
 	if l.options.Receipts == nil {
 		return nil, fmt.Errorf("%w: the ledger signs no checkpoints; see serve --receipt-key", ErrNoReceipts)
 	}
@@ -388,6 +388,9 @@ func (l *Ledger) OfflineReceipt(ctx context.Context, id machine.TxID) (*receipt.
 	}
 	r := &receipt.Receipt{Leaf: leaf.Data, Position: leaf.Position, Path: path.Path, Header: path.Header,
 		Index: int64(leaf.Block)}
+	if waits != nil {
+		waits()
+	}
 	p, err := l.awaitCheckpoint(ctx, r.Index)
 	if err != nil {
 		return nil, err

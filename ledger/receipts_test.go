@@ -50,7 +50,7 @@ func offlineReceipt(
 	t testing.TB, l *ledger.Ledger, key *witness.Key, r machine.Receipt,
 ) (file []byte, s *receipt.Statement) {
 	t.Helper()
-	got := must.Get(l.OfflineReceipt(t.Context(), machine.NewTxID(r.LedgerID, r.Index)))(t)
+	got := must.Get(l.OfflineReceipt(t.Context(), machine.NewTxID(r.LedgerID, r.Index), nil))(t)
 	file = got.Append(nil)
 	parsed := must.Get(receipt.Parse(file))(t)
 	return file, must.Get(parsed.Verify(believing(t, key, r.LedgerID)))(t)
@@ -111,10 +111,11 @@ func TestOfflineReceipts(t *testing.T) {
 		must.Do(t, err, "their checkpoint and the path in it")
 	}
 	missing := machine.NewTxID(l.Head().Ledger, 1<<40)
-	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), missing)), machine.ErrNotFound, "no transaction")
+	early := func() { t.Error("it is said to wait, and has its work to do") }
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), missing, early)), machine.ErrNotFound, "no transaction")
 	_ = l.Close()
 	l = open(t, ledger.Options{Dir: dir})
-	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), missing)), ledger.ErrNoReceipts, "without a key")
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), missing, nil)), ledger.ErrNoReceipts, "without a key")
 }
 
 // Nothing that a receipt shows can be changed: a flipped bit is found.
@@ -215,8 +216,8 @@ func TestTreeIsMadeAgain(t *testing.T) {
 	offlineReceipt(t, l, key, first[1])
 	b[40] ^= 1 // leaf 1
 	must.Do(t, os.WriteFile(path, b, 0o600))
-	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, first[1].Index))), ledger.ErrReceiptsFail,
-		"of a damaged tile")
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, first[1].Index), nil)),
+		ledger.ErrReceiptsFail, "of a damaged tile")
 	closeLedger(t, l)
 	must.Do(t, os.RemoveAll(treeOf(dir, id)))
 	again("removed because of that")
@@ -227,7 +228,7 @@ func TestTreeIsMadeAgain(t *testing.T) {
 	l = open(t, ledger.Options{Dir: older, Receipts: signedWith(key)})
 	for i := range uint64(9) {
 		out := mustWrite(t, l, appendWrite("another", i+1, []byte("history")), machine.Committed)
-		err := check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, out.Receipt.Index)))
+		err := check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, out.Receipt.Index), nil))
 		check.Is(t, err, receipt.ErrForked, "of another history")
 	}
 	closeLedger(t, l)
@@ -258,7 +259,7 @@ func TestTreeOfOtherBlocks(t *testing.T) {
 	l = open(t, o)
 	out := mustWrite(t, l, appendWrite("c", 3, nil), machine.Committed)
 	for _, r := range []machine.Receipt{out.Receipt, first} {
-		check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, r.Index))), receipt.ErrForked)
+		check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, r.Index), nil)), receipt.ErrForked)
 	}
 	closeLedger(t, l)
 	check.Equal(t, checkpointOf(t, other, id), before, "the newest checkpoint is %v")
@@ -278,7 +279,7 @@ func TestTreeOfOtherBlocks(t *testing.T) {
 	o.Dir = dir
 	l = open(t, o)
 	offlineReceipt(t, l, key, mustWrite(t, l, appendWrite("c", 3, nil), machine.Committed).Receipt)
-	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, first.Index))), ledger.ErrReceiptsFail)
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(id, first.Index), nil)), ledger.ErrReceiptsFail)
 }
 
 // A tree that cannot be written stops no write.
@@ -290,7 +291,7 @@ func TestTreeThatCannotBeWritten(t *testing.T) {
 	must.Do(t, os.WriteFile(filepath.Join(dir, "tlog"), nil, 0o600))
 	l = open(t, ledger.Options{Dir: dir, Receipts: signedWith(key)})
 	for _, r := range receiptWrites(t, l) {
-		err := check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(r.LedgerID, r.Index)))
+		err := check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(r.LedgerID, r.Index), nil))
 		check.Is(t, err, ledger.ErrReceiptsFail, "without a directory")
 	}
 	if l.Stats().ReceiptsFailing.IsZero() {
@@ -298,7 +299,7 @@ func TestTreeThatCannotBeWritten(t *testing.T) {
 	}
 	must.Do(t, os.Remove(filepath.Join(dir, "tlog")))
 	must.Await(t, func() bool {
-		_, err := l.OfflineReceipt(t.Context(), machine.NewTxID(l.Head().Ledger, 2))
+		_, err := l.OfflineReceipt(t.Context(), machine.NewTxID(l.Head().Ledger, 2), nil)
 		return err == nil && l.Stats().ReceiptsFailing.IsZero()
 	})
 }
@@ -321,7 +322,7 @@ func TestReceiptsOfARestoredLedger(t *testing.T) {
 	if out.Receipt.LedgerID == old[0].LedgerID || s.Checkpoint.N != 2 {
 		t.Errorf("the checkpoint of the restored ledger is %v", s.Checkpoint)
 	}
-	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(old[0].LedgerID, old[0].Index))),
+	check.Is(t, check.Err(l.OfflineReceipt(t.Context(), machine.NewTxID(old[0].LedgerID, old[0].Index), nil)),
 		ledger.ErrNoReceipts, "of what is older")
 }
 
@@ -342,7 +343,7 @@ func TestReceiptsOfACluster(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			r, err := leader.OfflineReceipt(ctx, machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index))
+			r, err := leader.OfflineReceipt(ctx, machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index), nil)
 			if err != nil { // it may lead no longer
 				return fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
 			}

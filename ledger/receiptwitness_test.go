@@ -48,7 +48,7 @@ func TestWitnessesThatFail(t *testing.T) {
 	receipts := signedWith(key)
 	receipts.Policy = policy
 	cosigned := func(l *ledger.Ledger, r machine.Receipt) error {
-		got := must.Get(l.OfflineReceipt(t.Context(), machine.NewTxID(id, r.Index)))(t)
+		got := must.Get(l.OfflineReceipt(t.Context(), machine.NewTxID(id, r.Index), nil))(t)
 		return check.Err(got.Verify(policy))
 	}
 	l = open(t, ledger.Options{Dir: dir, Receipts: receipts})
@@ -137,7 +137,7 @@ func TestWitnessesOfACluster(t *testing.T) {
 	for round := range uint64(2) {
 		leader := awaitLeader(t, nodes...)
 		out := must.Get(leader.Write(t.Context(), appendWrite("c", round+1, nil)))(t)
-		got := must.Get(leader.OfflineReceipt(t.Context(), machine.NewTxID(id, out.Receipt.Index)))(t)
+		got := must.Get(leader.OfflineReceipt(t.Context(), machine.NewTxID(id, out.Receipt.Index), nil))(t)
 		must.Do(t, check.Err(got.Verify(policy)))
 		if round == 0 {
 			conflicts.Store(0)

@@ -345,10 +345,9 @@ func (s *Server) getReceipt(
 	if err := s.lookUp(ctx, id, func(machine.Blocks) error { return nil }); err != nil {
 		return nil, err
 	}
-	callOf(ctx).endWork() // nearly all of the rest is a wait
 	ctx, cancel := context.WithTimeoutCause(ctx, receiptPatience, errNoCheckpoint)
 	defer cancel()
-	receipt, err := s.options.Ledger.OfflineReceipt(ctx, id)
+	receipt, err := s.options.Ledger.OfflineReceipt(ctx, id, callOf(ctx).endWork)
 	if err == nil && s.caller(ctx).Read(receipt.Header.Scope) != nil { // since the wait began
 		err = machine.ErrNotFound
 	}

@@ -131,7 +131,7 @@ func patiently[T any](ctx context.Context, t patientTarget, call func() (T, erro
 		err    error
 	}
 	done := make(chan answer, 1)
-	go func() {
+	go func() { // ends with the call
 		result, err := call()
 		done <- answer{result, err}
 	}()
